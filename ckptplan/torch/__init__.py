@@ -1,13 +1,13 @@
 """Executes plans in PyTorch: ``unroll`` returns the outputs, ``bptt`` only the loss.
 
-**The idea.** The state of a step is what it passes on, and every place that it changes: an attribute, a
-variable, an element of a container, the numbers of a buffer, a random generator. Such places are *lifted*
-into the state. They are saved in checkpoints, restored before steps run again, and followed by gradients like
-the state that a cell passes on itself.
+**The idea.** The state of a step consists of the values that the step passes on and of every place that it
+changes: an attribute, a variable, an element of a container, the numbers of a buffer, a random generator. The
+package *lifts* such places into the state. It saves them in checkpoints and restores them before steps run
+again. Gradients flow through them as through the state that a cell passes on itself.
 
-docs/architecture.md has the way of a call from ``bptt(...)`` to its gradients.
+docs/architecture.md follows a call from ``bptt(...)`` to its gradients.
 
-The extra ``torch`` is needed; apart from the calibration, nothing in ckptplan imports this package.
+The package needs the extra ``torch``. Apart from the calibration, nothing in ckptplan imports it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from ckptplan.errors import MissingExtra, PlanMismatch
 
 try:
-    import torch as _torch  # noqa: F401 - what everything below needs
+    import torch as _torch  # noqa: F401 - every import below needs it
 except ImportError as error:
     raise MissingExtra("torch", package="torch") from error
 

@@ -31,12 +31,12 @@ from ckptplan.torch.run.steps import Cell, Steps
 from ckptplan.torch.run_call import Results, run_plain_loop, run_plan, try_call
 from ckptplan.torch.state.nests import fill, map_leaves
 
-#: Whether steps that run again are compared with what they were; ``"always"`` tries the first steps in each
+#: Whether replayed steps are compared with their first run. ``"always"`` also tries the first steps in each
 #: call.
 Verify: TypeAlias = bool | Literal["always"]
 
 
-#: ``measured_sizes`` takes the mean of as many steps.
+#: ``measured_sizes`` takes the mean of this many steps.
 _MEASURED_STEPS = 16
 
 
@@ -62,33 +62,33 @@ def unroll(
 
     Arguments:
         cell: ``cell(state, x)`` returns (state, output); states and outputs are tensors or nests of tensors.
-            What steps keep beside the state, in attributes, variables and containers, is a part of the state.
+            Values that steps keep in attributes, variables and containers become parts of the state.
         inputs: tensors of shape (T, ...), a nest of these, or a callable (start, stop) -> chunk, which is
             called again if steps run again.
         state: the initial state.
         plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned.
-        memory: in place of a plan, the memory that the call may take: bytes, text as "2 GiB", or "auto" for
-            most of what the device has free. A plan is made for it, and kept for calls of the same shapes. The
-            outputs of all steps and their gradients are part of it, those of parameters, too. Where any plan
-            has it, there is room for what a mean of squares makes of the outputs before they are reversed.
-        offload: with ``memory``, where checkpoints may go beside it: "host" for host memory, a folder, or
-            ``Offload(folder, limit="50 GB")``. The first call times the place, for a day; the plan is the
-            quickest of those that use it and those that do not. Buffers of transfers count in ``memory``.
-        parameters: tensors that need gradients but that only later steps use. Gradients reach the inputs, the
-            initial state, the parameters of ``cell``, and whatever its first steps use, without being named.
+        memory: the memory that the call may take, in place of a plan: bytes, text as "2 GiB", or "auto" for
+            most of the free memory of the device. Calls of the same shapes share one plan. The limit includes
+            the outputs of all steps, their gradients and the gradients of parameters. If any plan has room for
+            it, the limit also includes the tensors that a mean of squares computes from the outputs.
+        offload: with ``memory``, a second place for checkpoints: "host" for host memory, a folder, or
+            ``Offload(folder, limit="50 GB")``. The first call times the place, and the result holds for a day.
+            The plan offloads only if that is quicker. Buffers of transfers count in ``memory``.
+        parameters: tensors that need gradients but that only later steps use. The inputs, the initial state,
+            the parameters of ``cell`` and all tensors that its first steps use need not be named.
         remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
         replay_randomness: whether steps that run again draw the same random numbers again.
-        verify: whether states, outputs and losses of steps that run again are compared with what they were,
-            and the gradients of the first steps with a plain loop, once for calls of the same kind, with
-            ``"always"`` in each call. Nothing is compared if randomness is not replayed.
+        verify: whether states, outputs and losses of replayed steps are compared with their first run, and
+            the gradients of the first steps with those of a plain loop: once for calls of the same kind, or
+            in each call with ``"always"``. Nothing is compared if randomness is not replayed.
         schedule: actions to execute instead of those of ``plan``, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
-        observer: called with each action when it is done, and with its executor.
-        strict: whether a plan that was made for other sizes than the cell's is an error, instead of the warning
-            PlanMismatch.
-        compile: True to let PyTorch's compiler make code for several steps at a time, by the quickest number of
-            steps; that number; or ``Compile(...)``. Steps that cannot be compiled run as they are written, and
-            the warning ``CompileFallback`` says why.
+        observer: called as ``observer(action, executor)`` after each action.
+        strict: whether a plan for other sizes than those of the cell raises an error. Otherwise it causes the
+            warning PlanMismatch.
+        compile: True to compile several steps at a time, and to choose the quickest number of steps; that
+            number; or ``Compile(...)``. Steps that cannot be compiled run as they are written, and the warning
+            ``CompileFallback`` says why.
 
     The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
     Raises InputError, also if no plan fits ``memory``.
@@ -252,12 +252,12 @@ def check(
     Arguments:
         cell, inputs, state, plan, memory, parameters: as for ``unroll``.
         loss, chunk_loss, final_loss: as for ``bptt``; without a loss, weighted sums of all outputs.
-        tolerance: the share of its norm by which a gradient may differ; None for what its type can tell apart.
+        tolerance: the share of its norm by which a gradient may differ; None to derive it from the data type.
 
     Returns True. Raises InputError for the first gradient that differs.
     """
-    is_without = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if is_without else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    has_no_loss = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if has_no_loss else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     options = read_options(parameters=parameters, replay_randomness=True, verify=True)
     call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
     return check_call(call, plan, memory, tolerance=tolerance)
@@ -300,19 +300,19 @@ def plan_for(
     parameters: Iterable[torch.Tensor] = (),
     replay_randomness: bool = True,
 ) -> Plan:
-    """Return the plan that ``bptt`` makes for ``memory``; without a loss, the one of ``unroll``.
+    """Return the plan that ``bptt`` makes for ``memory``, or the plan of ``unroll`` if there is no loss.
 
     The first steps run to count bytes and to measure times; modules and generators are left as they were.
 
     Arguments:
         cell, inputs, state, memory, offload, parameters, replay_randomness: as for ``unroll``.
         loss, chunk_loss, final_loss: as for ``bptt``.
-        steps: T, if ``inputs`` is a callable; tensors say it themselves.
+        steps: T, if ``inputs`` is a callable. Tensors have T time steps along their first axis.
 
     Raises InputError, also if no plan fits.
     """
-    is_without = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if is_without else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    has_no_loss = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if has_no_loss else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     options = read_options(
         parameters=parameters,
         replay_randomness=replay_randomness,
@@ -341,11 +341,11 @@ def measured_sizes(
     """Record the first steps, and count the bytes that they keep. Arguments are those of ``bptt``.
 
     ``Workload(**vars(measured_sizes(...)), name=..., steps=..., units=1, ...)`` also needs times; for plans
-    that move nothing, only their ratios matter. Spikes are counted as they fire in the first steps; they take
-    at most one bit per neuron and step. Raises InputError.
+    that offload nothing, only their ratios matter. Spikes are counted as they fire in the first steps. They
+    take at most one bit per neuron and step. Raises InputError.
     """
-    is_without = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if is_without else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    has_no_loss = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if has_no_loss else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     given = Inputs(inputs, _MEASURED_STEPS if callable(inputs) else None)
     call = Call(
         cell=cell,
@@ -361,7 +361,7 @@ def measured_sizes(
 def make_call(
     cell: Cell, inputs: Any, state: Any, plan: Plan | Schedule | Any, memory: Any = None, **options: Any
 ) -> Call:
-    """Return the call of a plan, or of a limit of memory. Raises InputError."""
+    """Return a call for a plan or for a limit of memory. Raises InputError."""
     check_goal(plan, memory)
     given = make_inputs(inputs, plan, options.get("compile"))
     return Call(cell=cell, inputs=given, state=state, steps_type=find_steps(cell), **options)
@@ -425,5 +425,5 @@ def run_call(
 
 
 def read_outputs(results: Results) -> Any:
-    """Return the outputs of all steps, nested as those of a step."""
+    """Return the outputs of all steps in the containers in which a step returns its output."""
     return fill(results.nest, results.tensors)

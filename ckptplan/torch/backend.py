@@ -52,7 +52,7 @@ from ckptplan.torch.state.nests import count_bytes, flatten, map_leaves
 
 #: How many times more memory a ``ChunkCell`` keeps under autograd, where it runs step by step.
 _UNDER_AUTOGRAD = 4
-#: The steps of the run that tells the pace, and a first step whose time alone tells it, in seconds.
+#: Steps of the run that measures the pace. A first step that takes more seconds than this measures it alone.
 _PACE_STEPS, _LONG_STEP = 16, 0.1
 #: The seconds that counting live tensors adds to a step: the dispatch of its operations.
 _METER_SECONDS = 1.5e-3
@@ -75,7 +75,7 @@ class TorchNetwork:
 
     @property
     def clock(self) -> Clock:
-        """The clock of its runs: processor time does not see a disk."""
+        """The clock of runs. Processor time leaves out waiting for a disk."""
         return choose_clock(self.device) if self.remote_dir is None else perf_counter
 
     @property
@@ -85,7 +85,7 @@ class TorchNetwork:
 
     @property
     def fixed_bytes(self) -> int:
-        """The bytes of parameters, frozen ones included, and buffers."""
+        """The bytes of buffers and of parameters, including frozen ones."""
         is_module = isinstance(self.cell, torch.nn.Module)
         return count_bytes((*self.cell.parameters(), *self.cell.buffers()) if is_module else self.parameters)
 
@@ -96,7 +96,7 @@ class TorchNetwork:
 
     @contextmanager
     def in_double(self) -> Iterator[TorchNetwork]:
-        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
+        """Yield a copy whose parameters, state and inputs have double precision."""
         cell = copy.deepcopy(self.cell).double()
         yield replace(
             self,
@@ -117,7 +117,7 @@ class TorchNetwork:
 
 def compute_loss(_: int, output: Any) -> torch.Tensor:
     """Return the loss of a step: a mean of squares, which takes negligible time."""
-    # PyTorch's compiler takes it as a whole.
+    # PyTorch's compiler can compile this loss as a whole.
     values: torch.Tensor = tree_leaves(output)[0]
     return (values if values.is_floating_point() else values.float()).square().mean()
 
@@ -131,8 +131,8 @@ class TorchProgram(Program):
 
     Arguments:
         network: the cell.
-        plan: what to execute.
-        inputs: those of the network, unless they are given.
+        plan: the plan or schedule to execute; None for a plain loop.
+        inputs: the inputs; None for the inputs of the network.
         steps: T, if there is no plan.
     """
 
@@ -160,13 +160,13 @@ class TorchProgram(Program):
         _wait(self._network)
 
     def count(self) -> Counted:
-        """Run it and count the bytes that it keeps, in real storages, and its steps and messages.
+        """Run the program, and count the bytes that it keeps in real storages, its steps and its messages.
 
         Raises InputError.
         """
-        held = Timeline(self._network.device)
-        self.observe(held)
-        if not held.events:
+        timeline = Timeline(self._network.device)
+        self.observe(timeline)
+        if not timeline.events:
             raise InputError(
                 "has nothing that requires a gradient, so there is nothing to plan",
                 field="cell",
@@ -174,27 +174,27 @@ class TorchProgram(Program):
             )
         moved = [
             (event.track, len(event.action.states) if isinstance(event.action, Transfer) else 1)
-            for event in held.events
+            for event in timeline.events
             if event.track in (WRITE, READ)
         ]
         return Counted(
             state_bytes=self._network.state_bytes,
-            local_bytes=max(event.local_bytes for event in held.events),
-            remote_bytes=max(event.remote_bytes for event in held.events),
+            local_bytes=max(event.local_bytes for event in timeline.events),
+            remote_bytes=max(event.remote_bytes for event in timeline.events),
             counts={
-                "recomputed_steps": sum(event.recomputed_steps for event in held.events),
+                "recomputed_steps": sum(event.recomputed_steps for event in timeline.events),
                 "remote_writes": sum(states for way, states in moved if way == WRITE),
                 "remote_reads": sum(states for way, states in moved if way == READ),
                 "messages": len(moved),
             },
-            events=held.events,
-            saved_bytes=held.saved_bytes,
+            events=timeline.events,
+            saved_bytes=timeline.saved_bytes,
         )
 
     def peak_bytes(self) -> int:
         """Return the peak bytes of tensors, including those that existed before the run.
 
-        On a CPU, storages are counted one by one; on a CUDA device, and of compiled pieces, PyTorch's
+        On a CPU, storages are counted one by one; on a CUDA device, and for compiled pieces, PyTorch's
         allocators count them.
         """
         network, cuda = self._network, self._network.device.type == "cuda"
@@ -211,7 +211,7 @@ class TorchProgram(Program):
         return before + meter.peak
 
     def gradients(self) -> list[Gradient]:
-        """Run it and return the gradients of the parameters; one that is missing is zero."""
+        """Run the program, and return the gradients of the parameters; a missing gradient is zero."""
         _prepare(self._network)
         # A cell draws the same random numbers in each run, e.g. for dropout.
         torch.manual_seed(self._network.seed + 2)
@@ -241,7 +241,7 @@ class TorchProgram(Program):
     def _execute(self, observer: Observer | None, remote_dir: Path | None) -> None:
         network = self._network
         with warnings.catch_warnings():
-            # A validation itself finds out whether sizes are right.
+            # A validation checks the sizes itself.
             warnings.simplefilter("ignore", PlanMismatch)
             result = bptt(
                 network.cell,
@@ -252,7 +252,7 @@ class TorchProgram(Program):
                 parameters=network.parameters,
                 observer=observer,
                 remote_dir=remote_dir,
-                # That it is compiled was said before.
+                # The compilation was announced before.
                 compile=None
                 if network.piece is None
                 else Compile(steps=network.piece, progress=lambda *_: None),
@@ -268,7 +268,7 @@ class TorchProgram(Program):
             result.loss.backward()
 
     def _walk(self, note: Callable[[int], None] = lambda _: None) -> torch.Tensor:
-        """Return the loss of a plain loop, without ckptplan; ``note`` is called with each step before it."""
+        """Return the loss of a plain loop, without ckptplan; ``note(step)`` is called before each step."""
         network = self._network
         state, total = network.state, torch.zeros((), device=network.device)
         for step, x in enumerate(Inputs(self._inputs, self._steps * (network.piece or 1)).iterate_all()):
@@ -298,9 +298,9 @@ def _to_numpy(gradient: torch.Tensor) -> npt.NDArray[Any]:
 
 @contextmanager
 def _interrupts_between_actions() -> Iterator[Observer | None]:
-    """Keep Ctrl-C until the present action is done; pressed twice, it ends it.
+    """Delay Ctrl-C until the current action is done; a second Ctrl-C interrupts the action.
 
-    The meter is called when a storage is gone. Python ignores exceptions there, KeyboardInterrupt included.
+    The meter is called when a storage is freed. Python ignores exceptions there, including KeyboardInterrupt.
     """
     if current_thread() is not main_thread() or getsignal(SIGINT) is not default_int_handler:
         yield None
@@ -342,7 +342,7 @@ class TorchBackend(Backend):
 
     Arguments:
         device: 'cpu' or 'cuda'.
-        thread_count: the number of threads; None keeps it.
+        thread_count: the number of threads; None to keep the current number.
         remote_dir: the folder that is remote memory; None for host memory.
     """
 
@@ -390,9 +390,9 @@ class TorchBackend(Backend):
             torch.set_num_threads(before)
 
     def choose_threads(self, network: TorchNetwork) -> None:
-        """Go on with one thread if a step then takes less, as where other programs keep all threads waiting.
+        """Continue with one thread if a step is then quicker, as if other programs keep threads waiting.
 
-        The code of compiled pieces is that of a number of threads.
+        Compiled pieces keep their threads, since their code is made for a number of threads.
         """
         if self.device.type == "cuda" or network.piece is not None or self._threads == 1:
             return
@@ -411,8 +411,8 @@ class TorchBackend(Backend):
     def time_steps(self, network: TorchNetwork, *, most: int | None = None) -> Pace:
         """Time a few steps by the wall clock, which also warms up the machine. Raises InputError.
 
-        If the first step takes long, its forward pass alone tells the pace: a backward pass takes twice as
-        long.
+        If the first step takes long, the pace is estimated by its forward pass alone: a backward pass takes
+        twice as long.
         """
         first = _time_step(network, perf_counter)
         if first > _LONG_STEP:
@@ -447,7 +447,7 @@ def exclude_loaded_objects() -> None:
 
 
 def _time_step(network: TorchNetwork, clock: Clock) -> float:
-    """Return the seconds of a forward step: the less of two."""
+    """Return the seconds of a forward step: the smaller of two times."""
     seconds = []
     for _ in range(2):
         began = clock()

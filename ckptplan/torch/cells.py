@@ -1,4 +1,4 @@
-"""Builds the cells of PyTorch that a name can refer to: built-in ones, and those of the user's own modules.
+"""Builds PyTorch cells by name: built-in cells, and cells of the user's own modules.
 
 Compiled pieces of K time steps are measured and planned as steps are.
 """
@@ -30,7 +30,7 @@ _FACTORY = (
     "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "
     "time first; it is called with those of batch, inputs, neurons and device that it takes"
 )
-#: The pieces of the sequence for which they are compiled.
+#: How many pieces the sequence has with which pieces are compiled.
 _COMPILED_PIECES = 4
 
 
@@ -43,18 +43,18 @@ def build_torch_network(
     remote_dir: Path | None = None,
     announce: Announce | None = None,
 ) -> TorchNetwork:
-    """Return the network of a spec, compiled if it is to be, which is announced. Raises InputError.
+    """Return the network of a spec. Announce and compile its pieces if it has any. Raises InputError.
 
     The seed determines weights and data.
     """
     if spec.name in _BUILT_IN:
-        # Its numbers may be those of anybody's file: the system ends a process that takes too much.
+        # Anybody's file may have huge numbers, and the system kills a process that takes too much.
         gates = spec.neurons * (spec.inputs + spec.neurons)
-        _require_room(_ITEM_BYTES * (gates + batch * spec.neurons), what=str(spec), device=device)
+        _require_room(_ITEM_BYTES * (gates + batch * spec.neurons), subject=str(spec), device=device)
 
     def make_normal(steps: int) -> torch.Tensor:
         _require_room(
-            _ITEM_BYTES * steps * batch * spec.inputs, what=f"inputs for {steps:,} steps", device="cpu"
+            _ITEM_BYTES * steps * batch * spec.inputs, subject=f"inputs for {steps:,} steps", device="cpu"
         )
         return torch.randn(steps, batch, spec.inputs).to(torch.device(device))
 
@@ -83,7 +83,7 @@ def build_torch_network(
 
 
 def compile_pieces(network: TorchNetwork) -> TorchNetwork:
-    """Compile the pieces of a network, and return it. Raises InputError with the reason if they cannot be."""
+    """Compile the pieces of a network, and return it. Raises InputError with the reason if this fails."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -101,12 +101,12 @@ def compile_pieces(network: TorchNetwork) -> TorchNetwork:
     return network
 
 
-def _require_room(need: int, *, what: str, device: str) -> None:
+def _require_room(need: int, *, subject: str, device: str) -> None:
     """Raise InputError if more bytes are needed than are free."""
     free = available_bytes(torch.device(device))
     if free is not None and need > free:
         raise InputError(
-            f"{what} would take at least {format_bytes(need)}, and {format_bytes(free)} are free",
+            f"{subject} would take at least {format_bytes(need)}, and {format_bytes(free)} are free",
             field="cell",
             accepted="fewer inputs, neurons, steps, or a smaller batch",
         )
@@ -134,7 +134,7 @@ def _call_factory(spec: CellSpec, *, batch: int, device: str) -> tuple[Any, Any,
             accepted="the state that the first step begins with, as tensors: zeros of their shapes",
         )
     if not isinstance(cell, torch.nn.Module):
-        # Without a module, parameters cannot be counted, nor their gradients compared.
+        # Without a module, parameters cannot be counted, and their gradients cannot be compared.
         raise InputError(
             f"{spec.name} returned {quote_value(type(cell).__name__)} as its cell: no parameters can be found",
             field="cell",

@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 
 
 class SavedOutputs(Protocol):
-    """Outputs of some steps as a cell keeps them for the sequence, with what it reads at their start."""
+    """The outputs of a range of steps, as a cell saves them, with the values that the first step reads."""
 
     @property
     def bytes(self) -> int:
@@ -23,10 +23,10 @@ class SavedOutputs(Protocol):
         """Return the outputs of steps start..stop-1, counted from the first step here."""
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it.
+        """Return the same outputs with each of their own tensors replaced by ``keep(tensor)``.
 
-        If outputs share tensors with those of earlier steps, they also have ``carried``, which takes the same
-        argument and replaces these, too: plans that offload caches move both.
+        Outputs that share tensors with earlier steps also have ``carried``, which takes the same argument and
+        replaces the shared tensors, too. Plans that offload caches move both kinds of tensors.
         """
 
 
@@ -50,16 +50,16 @@ class ChunkCell(torch.nn.Module, ABC):
     without autograd, on states and inputs outside any graph, for a few steps at a time. ``inputs`` have time
     first. The tape of a chunk is ``states``: the state after each of its steps, time first.
 
-    What ``run`` and ``reverse`` return is compared with a few steps of ``forward`` under autograd, once for
-    each kind of call; a difference beyond rounding raises InputError.
+    The first call of each kind compares the results of ``run`` and ``reverse`` with a few steps of ``forward``
+    under autograd. A difference beyond rounding raises InputError.
     """
 
-    #: Whether ``run`` needs no ``before``, since the state tells all. Then plans may drop the saved outputs of
-    #: steps, which run in full again (docs/cache.md).
+    #: Whether ``run`` needs the state alone, and no ``before``. Plans may then drop the saved outputs of steps,
+    #: which run in full again (docs/cache.md).
     runs_from_state = False
 
     def for_sequence(self) -> ChunkCell:
-        """Return the cell that runs one sequence: itself, or a copy that keeps what parameters determine.
+        """Return the cell that runs one sequence: itself, or a copy with values computed from parameters.
 
         The copy shares the parameters. It lives from the forward pass to the end of the backward pass.
         """
@@ -69,7 +69,7 @@ class ChunkCell(torch.nn.Module, ABC):
     def run(self, state: Any, inputs: Any, before: Any | None) -> tuple[Any, Any]:
         """Run steps for the first time; return the state after each step, and the outputs to save.
 
-        ``before`` is what ``last`` returned for the preceding steps, None at the first step; with
+        ``before`` is the result of ``last`` for the preceding steps, None at the first step; with
         ``runs_from_state``, it may be None at any step.
         """
 
@@ -79,7 +79,7 @@ class ChunkCell(torch.nn.Module, ABC):
 
     @abstractmethod
     def last(self, outputs: Any) -> Any:
-        """Return what ``run`` needs of saved outputs to continue after them."""
+        """Return the part of saved outputs that ``run`` needs, as ``before``, to continue after them."""
 
     @abstractmethod
     def dense(self, outputs: Any) -> Any:
@@ -101,7 +101,7 @@ class ChunkCell(torch.nn.Module, ABC):
 
         Arguments:
             state: the state at the start.
-            states: the state after each step, time first; nobody reads it afterwards, so it may be overwritten.
+            states: the state after each step, time first; the method may overwrite it.
             inputs: the inputs, time first.
             outputs: the saved outputs.
             output_gradients: gradients of the outputs, time first; a leaf without gradient is None.
@@ -111,7 +111,7 @@ class ChunkCell(torch.nn.Module, ABC):
 
 
 def make_gradients_error(cell: ChunkCell, problem: str) -> InputError:
-    """Return the error for what ``reverse`` of a cell returned."""
+    """Return the error for a wrong result of ``reverse`` of a cell."""
     return InputError(
         f"{type(cell).__name__}.reverse {problem}",
         field="cell",

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ckptplan.errors import InputError, quote_value
 
-#: Called with what is being compiled, and with the seconds that it took when it is done, None before.
+#: Called with a name and None when a compilation begins, and with the name and its seconds when it ends.
 CompileProgress: TypeAlias = Callable[[str, float | None], None]
 _ACCEPTED = "True, False, the steps of a piece as a whole number from 1, or ckptplan.torch.Compile(...)"
 #: Modes of PyTorch's compiler that make sense for pieces.
@@ -16,18 +16,18 @@ _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagra
 
 
 class CompileFallback(UserWarning):
-    """Steps run as they are written, though ``compile`` was asked for; the message says why."""
+    """Steps run as they are written, although ``compile`` was requested; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compile:
-    """How pieces of a sequence are compiled.
+    """The options with which pieces of a sequence are compiled.
 
     Arguments:
-        steps: K, the steps of a piece; the quickest of a few by itself.
+        steps: K, the steps of a piece; None for the quickest of a few.
         mode: the mode of ``torch.compile``: ``"reduce-overhead"`` for CUDA graphs.
-        progress: called with what is being compiled, and with the seconds it took, None when it begins; a line
-            on standard error by itself, if that is a terminal.
+        progress: called with a name and None when a compilation begins, and with the name and its seconds when
+            it ends. None to write a line on standard error, if that is a terminal.
 
     Raises InputError.
     """
@@ -54,7 +54,7 @@ class Compile:
 
 
 def read_compile(value: object) -> Compile | None:
-    """Return what ``compile`` asks for, None for nothing. Raises InputError."""
+    """Return the options of the argument ``compile``, None to compile nothing. Raises InputError."""
     if value is None or value is False:
         return None
     if value is True:

@@ -1,4 +1,4 @@
-"""What public calls have in common: no compiler looks into them, no transform derives them."""
+"""Wraps public functions, so that no compiler traces them and no transform differentiates them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _Result = TypeVar("_Result")
 
 
 def as_entry(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return a public function that runs as it is written in code that ``torch.compile`` takes.
+    """Return a public function that ``torch.compile`` does not trace, so that it runs as it is written.
 
-    If ``torch.utils.checkpoint`` is around it, nothing that the function does runs again for that.
+    The hooks of an enclosing ``torch.utils.checkpoint`` are off, so that it runs none of the steps again.
 
     Raises InputError within transforms of ``torch.func`` and forward mode. A batch by ``vmap`` is accepted
     without gradients.
@@ -45,8 +45,8 @@ def as_entry(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
             with without_recomputation():
                 return function(*args, **options)
         except Exception as error:
-            given = dict(zip(names, args, strict=False)) | options
-            _doubt_order(error, given.get("inputs"), given.get("state"))
+            arguments = dict(zip(names, args, strict=False)) | options
+            _doubt_order(error, arguments.get("inputs"), arguments.get("state"))
             raise
 
     # Not torch.compiler.disable, which imports the compiler with this package.
@@ -56,25 +56,25 @@ def as_entry(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 def count_frames() -> int:
     """Return the stack level of the first caller that is neither of ckptplan nor of PyTorch."""
     frame, level = sys._getframe(1), 1
-    # Code that was compiled from a text may have no name.
-    while frame.f_back is not None and _is_own(frame.f_globals.get("__name__", "")):
+    # Code that ``exec`` runs may belong to no named module.
+    while frame.f_back is not None and _is_internal(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _is_own(module: str) -> bool:
+def _is_internal(module: str) -> bool:
     return module.partition(".")[0] in ("ckptplan", "torch")
 
 
 def _doubt_order(error: Exception, inputs: Any, state: Any) -> None:
-    """Add a note to an error if inputs and state look as if each were in the place of the other.
+    """Add a note to an error if inputs and state seem to be exchanged.
 
-    The state then has an axis before those of the inputs, as inputs have time before the batch.
+    The argument ``state`` then has more axes than ``inputs``, since it has time before the batch.
     """
-    given, kept = list_leaves(inputs)[:1], list_leaves(state)[:1]
-    if not kept or not (given or inputs is None):
+    sample, initial = list_leaves(inputs)[:1], list_leaves(state)[:1]
+    if not initial or not (sample or inputs is None):
         return
-    if inputs is None or (kept[0].dim() > given[0].dim() > 0 and kept[0].shape[1] == given[0].shape[0]):
+    if inputs is None or (initial[0].dim() > sample[0].dim() > 0 and initial[0].shape[1] == sample[0].shape[0]):
         error.add_note(
             f"ckptplan: inputs are {describe_tensors(inputs)}, and state is {describe_tensors(state)}: are the "
             "two exchanged? bptt, unroll and plan_for take (cell, inputs, state), scan (cell, state, inputs)"

@@ -25,24 +25,24 @@ _STRAIGHT = 1e-3
 _CONSTANT = 0.05
 #: A smaller range is ignored: in very small networks, a few tensors are a large share of the peak.
 _SMALL_BYTES = 2**16
-#: How often single steps run, and once more if both differ: the workspace of all plans rests on two that agree.
+#: How often single steps run. They run once more if the runs differ, since two of them have to agree.
 _SINGLE_RUNS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeRuns:
-    """The runs that bytes are counted in."""
+    """The runs in which bytes are counted."""
 
-    #: T of the one whose steps are recorded one by one: its checkpoints hide what the trial of a step takes.
+    #: T of the run whose steps are recorded one by one. Its checkpoints take more than the trial of a step.
     single: int
     #: Steps of the chunks whose tapes are compared.
     chunks: tuple[int, ...]
-    #: (T, chunk) of the runs whose live peaks are compared with what was counted.
+    #: (T, chunk) of the runs whose live peaks are compared with the counted bytes.
     peaks: tuple[tuple[int, int], ...]
 
     @property
     def schedules(self) -> list[Schedule]:
-        """The schedules whose live peaks are measured, that of single steps first, and twice."""
+        """The schedules whose live peaks are measured. The schedule of single steps comes first, twice."""
         several = (make_schedule("standard", steps=steps, chunk_size=chunk) for steps, chunk in self.peaks)
         return [*[make_schedule("standard", steps=self.single, chunk_size=1)] * _SINGLE_RUNS, *several]
 
@@ -57,8 +57,8 @@ class SizeRuns:
         return len(self.chunks) + 2 * len(self.schedules)
 
 
-#: All runs; and fewer, of a cell whose steps take long. Chunks are whole pieces of a ``ChunkCell``, as shorter
-#: ones need less working memory.
+#: All runs, and fewer runs for a cell whose steps take long. Chunks are whole pieces of a ``ChunkCell``, since
+#: shorter chunks need less working memory.
 ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)), single=64)
 FEW_RUNS = SizeRuns(
     chunks=(1, 2, 5, 16),
@@ -76,19 +76,19 @@ class _CountedRun(NamedTuple):
     space: int
 
     @classmethod
-    def of(cls, network: TorchNetwork, schedule: Schedule, *, beside: int, count: Callable[[], object]) -> Self:
-        """Run a schedule twice; ``beside`` is there besides what it holds and keeps for its steps."""
+    def of(cls, network: TorchNetwork, schedule: Schedule, *, fixed: int, count: Callable[[], object]) -> Self:
+        """Run a schedule twice; ``fixed`` bytes, such as parameters, are left out of ``space``."""
         inputs = network.inputs(schedule.steps)
         program = TorchProgram(network, schedule, inputs=inputs)
         counted = program.count()
         count()
         peak = program.peak_bytes()
         count()
-        given, saved = (
+        input_bytes, saved = (
             -(-size // schedule.steps) for size in (count_bytes(flatten(inputs)[0]), counted.saved_bytes)
         )
-        space = peak - counted.local_bytes - (given + saved) * schedule.steps - beside
-        return cls(peak=peak, inputs=given, saved=saved, space=max(0, space))
+        space = peak - counted.local_bytes - (input_bytes + saved) * schedule.steps - fixed
+        return cls(peak=peak, inputs=input_bytes, saved=saved, space=max(0, space))
 
 
 def measure_bytes(
@@ -102,18 +102,18 @@ def measure_bytes(
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
     state, fixed = network.state_bytes, network.fixed_bytes
-    run = partial(_CountedRun.of, network, beside=fixed - once, count=count)
+    run = partial(_CountedRun.of, network, fixed=fixed - once, count=count)
     counted = [run(schedule) for schedule in runs.schedules]
     singles, several = counted[:_SINGLE_RUNS], counted[_SINGLE_RUNS:]
     apart = max(single.space for single in singles) - min(single.space for single in singles)
     if apart > _SMALL_BYTES:
-        # Something besides the steps was alive in one of them, as in a first run: two of three agree.
+        # Other tensors were alive in one of the runs, as in a first run. Two of three runs agree.
         singles.append(run(runs.schedules[0]))
-    # A state that is read from remote memory is no checkpoint.
+    # A state that is being read from remote memory is no checkpoint.
     workspace = sorted(single.space for single in singles)[1] + state
     spaces = [chunked.space for chunked in several]
     residual = _compare_workspaces(spaces, runs=runs, peak=max(run.peak for run in counted), state=state)
-    # Single steps save more spikes each: those are in their workspace.
+    # Runs of single steps save more spikes for each step, which are in their workspace.
     saved = max(chunked.saved for chunked in several)
     # Outputs that no plan may drop stay until the end.
     cache = saved if getattr(network.cell, "runs_from_state", False) else 0
@@ -138,9 +138,9 @@ def measure_bytes(
 def _compare_workspaces(workspaces: list[int], *, runs: SizeRuns, peak: int, state: int) -> float:
     """Return the range of the workspaces of some runs as a share of the peak. Raises InputError if it is large.
 
-    Whether the working state is a checkpoint, too, depends on where in a schedule the peak is: where it is
-    recorded, it is one, and during the forward pass it is not. So runs of short chunks, whose peak may be
-    there, may need a state more than that of the longest chunk, but no run of long chunks may.
+    The working state is also a checkpoint if the peak is where steps are recorded, but not if the peak is in
+    the forward pass. So runs of short chunks, whose peak may be in the forward pass, may need one state more
+    than the run of the longest chunk. No run of long chunks may.
     """
     _, longest = max((chunk, space) for (_, chunk), space in zip(runs.peaks, workspaces, strict=True))
     span = max(workspaces) - min(workspaces)
@@ -189,9 +189,9 @@ def _check_state(network: TorchNetwork) -> None:
 
 
 def _fit_tape(tapes: list[int], *, chunks: tuple[int, ...]) -> tuple[int, int]:
-    """Return the bytes of one step's tape, and those that a chunk holds once.
+    """Return the bytes of the tape of a step, and the bytes that a chunk holds once.
 
-    The tape of a single step shows a constant, as of weights in another type. Raises InputError unless tapes
+    The tape of a single step includes a constant, as weights in another type. Raises InputError unless tapes
     are linear in their steps, with a constant that is not negative.
     """
     each = (tapes[-1] - tapes[0]) / (chunks[-1] - chunks[0])

@@ -23,7 +23,7 @@ from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
 from ckptplan.torch.spikes import Spikes
 from ckptplan.torch.surrogates import FastSigmoid, Spike
 
-#: Up to this many steps at a time, spikes are at hand as booleans, too: unpacking takes longer than such steps.
+#: Runs of fewer steps also keep spikes as booleans, since unpacking spikes takes longer than such steps.
 _FEW_STEPS = 16
 
 
@@ -38,11 +38,11 @@ class LIFBefore(NamedTuple):
 class LIFOutputs:
     """Spikes of some steps and of the step before, and the inputs of these steps if they are spikes."""
 
-    #: Of the step before, in the memory of its own outputs if these are kept.
+    #: The spikes of the step before, in the memory of the outputs of that step if these are kept.
     first: Spikes
     spikes: Spikes
     inputs: Spikes | None
-    #: The spikes as booleans, as long as few of them are at hand: losses need them next. They are never saved.
+    #: The spikes as booleans after a short run, since losses need them next. They are never saved.
     fired: torch.Tensor | None = None
 
     @property
@@ -58,16 +58,16 @@ class LIFOutputs:
         return LIFOutputs(first, self.spikes.part(start, stop), inputs, fired)
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
-        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
+        """Return the same outputs with each of their own tensors replaced by ``keep(tensor)``."""
         inputs = None if self.inputs is None else self.inputs.moved(keep)
         return LIFOutputs(self.first, self.spikes.moved(keep), inputs)
 
     def carried(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
-        """Return the same outputs with each tensor replaced, those of the step before included."""
+        """Return the same outputs with each tensor replaced, including the spikes of the step before."""
         return replace(self.moved(keep), first=self.first.moved(keep))
 
     def read(self) -> Spikes:
-        """Return the spikes that each step reads: those of the step before."""
+        """Return the spikes that each step reads: the spikes of the step before."""
         steps = self.spikes.steps
         return self.first if steps == 1 else self.first.join(self.spikes.part(0, steps - 1))
 
@@ -96,7 +96,7 @@ def add_weights(
 
 
 def check_weights(cell: torch.nn.Module, *names: str) -> None:
-    """Raise InputError if a weight is not a parameter: the tensors that it is computed from get no gradient."""
+    """Raise InputError for a weight that is no parameter: tensors that it is computed from get no gradient."""
     for name in names:
         value = getattr(cell, name)
         if isinstance(value, torch.Tensor) and value is not cell._parameters.get(name):
@@ -109,7 +109,7 @@ def check_weights(cell: torch.nn.Module, *names: str) -> None:
 
 
 def take_last(outputs: LIFOutputs) -> LIFBefore:
-    """Return the spikes of the last of some steps."""
+    """Return the spikes of the last step."""
     steps = outputs.spikes.steps
     spikes = outputs.spikes.part(steps - 1, steps)
     fired = spikes.dense(torch.bool)[0] if outputs.fired is None else outputs.fired[-1].clone()
@@ -137,9 +137,9 @@ class LIF(ChunkCell):
     weight: torch.nn.Parameter
     bias: torch.nn.Parameter
     recurrent_weight: torch.nn.Parameter | None
-    #: The spikes of the step before are those of the state.
+    #: The state determines the spikes of the step before.
     runs_from_state = True
-    #: What ``_feedback`` returns, in the copy that runs a sequence.
+    #: The result of ``_feedback``, in the copy that runs a sequence.
     _kept_feedback: torch.Tensor | None = None
 
     def __init__(
@@ -173,9 +173,9 @@ class LIF(ChunkCell):
         return self.weight.new_zeros(*batch, self.neurons)
 
     def for_sequence(self) -> LIF:
-        """Return a copy that computes what a spike adds to the membranes once; parameters are shared."""
+        """Return a copy that computes the feedback of spikes only once, and that shares the parameters."""
         if type(self) is not LIF:
-            # Attributes that methods of a subclass set would be set on the copy.
+            # A subclass may set attributes in its methods, which would set them on the copy.
             return self
         copy = LIF.__new__(LIF)
         vars(copy).update(vars(self))
@@ -211,9 +211,9 @@ class LIF(ChunkCell):
             membranes = current.addmm_(spikes, feedback).add_(membranes, alpha=self.decay)
             torch.gt(membranes, self.threshold, out=fires)
             spikes.copy_(fires)
-        came = Spikes.pack(inputs) if self.spiking_inputs else None
+        saved = Spikes.pack(inputs) if self.spiking_inputs else None
         first = Spikes.pack(start.unsqueeze(0)) if before is None else before.spikes
-        return states, LIFOutputs(first, Spikes.pack(fired), came, fired if len(inputs) < _FEW_STEPS else None)
+        return states, LIFOutputs(first, Spikes.pack(fired), saved, fired if len(inputs) < _FEW_STEPS else None)
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
         """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
@@ -230,7 +230,7 @@ class LIF(ChunkCell):
         return states
 
     def last(self, outputs: LIFOutputs) -> LIFBefore:
-        """Return the last step's spikes."""
+        """Return the spikes of the last step."""
         return take_last(outputs)
 
     def dense(self, outputs: LIFOutputs) -> torch.Tensor:
@@ -280,7 +280,7 @@ class LIF(ChunkCell):
         output_gradients: torch.Tensor | None,
         state_gradients: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Return the gradient of the membranes before a chunk; those after its steps replace ``states``."""
+        """Return the gradient of the membranes before a chunk, and overwrite ``states`` by later gradients."""
         begin = state.detach().clone()
         incoming = None if output_gradients is None else self._steps(output_gradients)
         carried = None if state_gradients is None else self._rows(state_gradients)
@@ -314,7 +314,7 @@ class LIF(ChunkCell):
         return states.view(len(states), -1, self.neurons).unbind(0)
 
     def _feedback(self) -> torch.Tensor:
-        """Return what a spike adds to each membrane one step later, including its own reset."""
+        """Return the change of each membrane by each spike one step later, including the reset."""
         if self._kept_feedback is not None:
             return self._kept_feedback
         feedback = self.weight.new_zeros(self.neurons, self.neurons)

@@ -1,6 +1,6 @@
 """Keeps the recurrent layers of a LightningModule within a limit of memory, by a callback of its Trainer.
 
-The extra ``lightning`` is needed; nothing else in ckptplan imports this module.
+This module needs the extra ``lightning``. Nothing else in ckptplan imports it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class BatchTooLarge(RuntimeError):  # noqa: N818 - what it is, not what it says
 class MemoryLimit(Callback):
     """Wrap the recurrent layers of a model before it is trained, as ``wrap_layers``, and log their plans.
 
-    Checkpoints are the same with and without this callback, since the names in ``state_dict`` stay. Layers have
-    to be there when the model is made: those of ``configure_model`` and ``setup`` come too late.
+    Checkpoints are the same with and without this callback, since the names in ``state_dict`` stay. Layers must
+    exist when the model is constructed. Layers that ``configure_model`` and ``setup`` make come too late.
 
     Arguments:
-        memory: the limit that all layers share: bytes, text as "4 GB", or "auto" for 70 % of what is free.
+        memory: the limit that all layers share: bytes, text as "4 GB", or "auto" for 70 % of free memory.
         modules: names of layers, or of modules with layers inside, as in ``named_modules()``; None for all.
         offload: as for ``wrap``.
 
@@ -62,7 +62,7 @@ class MemoryLimit(Callback):
             return
         options = self._options
         if options["memory"] == "auto":
-            # The model is still in host memory.
+            # The model is still in host memory, so its device does not count.
             options = {**options, "memory": read_limit("auto", trainer.strategy.root_device)}
         before = {name: module for name, module in pl_module.named_modules() if isinstance(module, Wrapped)}
         try:
@@ -102,7 +102,7 @@ class _ForBatchFinders:
         except InputError as error:
             if error.field != "memory":
                 raise
-            # Batch finders know the errors of allocators by their words.
+            # Batch finders recognise the errors of allocators by their text.
             raise BatchTooLarge(f"{error} (DefaultCPUAllocator: can't allocate memory)") from error
 
 

@@ -1,7 +1,7 @@
-"""Runs sequences that end when something happens, or when their inputs do.
+"""Runs sequences of unknown length, which end by a condition on the state or with their inputs.
 
 An online schedule asks after each step whether the sequence has ended. While all states and tapes find room,
-steps are recorded as they run. A sequence that ends so early is reversed at once.
+steps are recorded as they run. A sequence that ends while they do is reversed at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.execution.online import OnlineSchedule, fit_online
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.fit.choose import Beside, find_costs
+from ckptplan.torch.fit.choose import OtherSequences, find_costs
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.watch import Watch
 from ckptplan.torch.result import Result
@@ -33,22 +33,22 @@ from ckptplan.torch.state.nests import LEAF, Nest, flatten, map_leaves
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 from ckptplan.units import MAX_STEPS
 
-#: Says of a state whether the sequence ends there.
+#: Returns whether the sequence ends at a state.
 Until = Callable[[Any], object]
-#: Says of a state and the number of steps before it whether the sequence ends there.
+#: Returns whether the sequence ends at a state, given the state and the number of steps before it.
 Ends = Callable[[Any, int], bool]
-#: The first steps that may be tried.
+#: How many first steps may be tried.
 _MAX_KNOWN = 4
-#: How often a sequence begins again: each time, what its steps take may be twice as much.
+#: How often a sequence may begin. Each time, its steps may take twice as much memory.
 _MAX_ATTEMPTS = 32
-#: The bytes of the numbers by which the steps of a sequence are recognised, until there are very many.
+#: The bytes of the numbers by which replayed steps are compared, unless there are very many steps.
 _NUMBER_BYTES = 2**13
 
 
 class OnlineInputs(Inputs):
     """Inputs whose number is not known: tensors, a function (start, stop) -> chunk, or an iterator.
 
-    What an iterator yields is kept, since steps run again. Without inputs, each step gets None.
+    Items of an iterator are kept, since steps run again. Without inputs, each step gets None.
 
     Arguments:
         given: the inputs.
@@ -58,7 +58,7 @@ class OnlineInputs(Inputs):
     """
 
     def __init__(self, given: Any, *, has_until: bool) -> None:
-        self._kept: list[Any] = []
+        self._items: list[Any] = []
         self._source: Iterator[Any] | None = None
         if _is_source(given):
             self.is_made, self.make, self.leaves, self.nest = False, None, [], LEAF
@@ -74,9 +74,9 @@ class OnlineInputs(Inputs):
         """Return whether there is an input for a step."""
         if self._source is None or self._is_empty:
             return step < self._rows
-        while len(self._kept) <= step:
+        while len(self._items) <= step:
             try:
-                self._kept.append(_check_item(next(self._source)))
+                self._items.append(_check_item(next(self._source)))
             except StopIteration:
                 return False
         return True
@@ -91,7 +91,7 @@ class OnlineInputs(Inputs):
     def iterate(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> Iterator[Any]:
         if self._source is None:
             return super().iterate(leaves, nest, start, stop)
-        return iter([None] * (stop - start) if self._is_empty else self._kept[start:stop])
+        return iter([None] * (stop - start) if self._is_empty else self._items[start:stop])
 
     def iterate_all(self) -> Iterator[Any]:
         return (self.get_step(step) for step in count() if self.has(step))
@@ -100,7 +100,7 @@ class OnlineInputs(Inputs):
         if self._source is None:
             return super().take_first(steps)
         self.has(steps - 1)
-        first = OnlineInputs(iter(self._kept[:steps]) if not self._is_empty else None, has_until=True)
+        first = OnlineInputs(iter(self._items[:steps]) if not self._is_empty else None, has_until=True)
         first.steps = steps
         return first
 
@@ -116,9 +116,9 @@ def _is_source(given: Any) -> bool:
 def _check_item(item: Any) -> Any:
     if any(leaf.requires_grad for leaf in flatten(item)[0]):
         raise InputError(
-            "yielded a tensor that requires a gradient, which would not reach what made it",
+            "yielded a tensor that requires a gradient, which would not reach the code that made it",
             field="inputs",
-            accepted="inputs as tensors, or what makes them (an embedding) within the cell",
+            accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
         )
     return item
 
@@ -136,17 +136,17 @@ def bptt_online(
 ) -> Result:
     """Return the loss of a sequence of unknown length, as ``bptt``. Raises InputError."""
     _check(until, plan, memory)
-    given = OnlineInputs(inputs, has_until=until is not None)
-    if not given.has(0):
+    online_inputs = OnlineInputs(inputs, has_until=until is not None)
+    if not online_inputs.has(0):
         raise InputError("have no steps", field="inputs", accepted="at least one step")
 
-    def ends(present: Any, steps: int) -> bool:
-        return (until is not None and bool(until(present))) or not given.has(steps)
+    def ends(current: Any, steps: int) -> bool:
+        return (until is not None and bool(until(current))) or not online_inputs.has(steps)
 
-    call = Call(cell=cell, inputs=given, state=state, **options)
+    call = Call(cell=cell, inputs=online_inputs, state=state, **options)
     if not torch.is_grad_enabled():
         return _make_result(*_run_plainly(call, ends))
-    given.steps = _count_known(call, ends)
+    online_inputs.steps = _count_known(call, ends)
     limited = None if memory is None else _LimitedOnline.of(call, memory)
     tried = try_call(call) if limited is None else limited.tried
     if not tried.has_gradients:
@@ -168,17 +168,17 @@ def bptt_online(
         attempts=_MAX_ATTEMPTS,
     )
     online = plan if limited is None else limited.schedule
-    steps, is_short = given.steps, runs[-1].is_short
+    steps, is_short = online_inputs.steps, runs[-1].is_short
     actions: Any = partial(online.actions, lambda done: done == steps)
     return _make_result(results, steps, (Record(0, steps), Backward(0, steps)) if is_short else actions)
 
 
 class _LimitedOnline:
-    """The schedule of a call within a limit of memory, for the sizes of its first steps, or of larger ones.
+    """The schedule of a call within a limit of memory, for the sizes of its first steps or larger sizes.
 
     Arguments:
         limited: the call of the first steps, whose sizes are measured.
-        memory: the limit as it was given.
+        memory: the limit, as the user gave it.
     """
 
     def __init__(self, limited: LimitedCall, memory: int | str) -> None:
@@ -188,26 +188,26 @@ class _LimitedOnline:
 
     @classmethod
     def of(cls, call: Call, memory: int | str) -> _LimitedOnline:
-        """Return the schedule of a call; its first steps run. Raises InputError."""
-        return cls(LimitedCall.measure(call, memory, beside=Beside(kept=_NUMBER_BYTES)), memory)
+        """Measure the first steps of a call, and return its schedule. Raises InputError."""
+        return cls(LimitedCall.measure(call, memory, others=OtherSequences(kept_bytes=_NUMBER_BYTES)), memory)
 
     def _fit(self) -> OnlineSchedule:
         space = self._limited.space
         return fit_online(space.limit, find_costs(self._sizes, space), memory=self._memory, has_margin=True)
 
     def make_watch(self) -> Watch:
-        """Return what compares the sizes of later steps with those of the schedule."""
+        """Return a watch that compares the sizes of later steps with the sizes of the schedule."""
         self._watch = Watch(self._sizes, MAX_STEPS, limit=self._limited.space.limit)
         return self._watch
 
     def plan_again(self, _: LateStateError) -> None:
         """Make a schedule for steps that grow by twice as much as they did so far. Raises InputError."""
         assert self._watch is not None  # noqa: S101 - an attempt was watched
-        first, seen = self._limited.first, self._watch.correct(self._sizes)
-        self._sizes = seen.grow(
-            state_bytes=2 * seen.state_bytes - first.state_bytes,
-            shown_bytes=2 * seen.shown_bytes - first.shown_bytes,
-            cache_bytes=seen.cache_bytes,
+        first, observed = self._limited.first, self._watch.correct(self._sizes)
+        self._sizes = observed.grow(
+            state_bytes=2 * observed.state_bytes - first.state_bytes,
+            shown_bytes=2 * observed.shown_bytes - first.shown_bytes,
+            cache_bytes=observed.cache_bytes,
         )
         self.schedule = self._fit()
 
@@ -243,7 +243,7 @@ def _check(until: object, plan: object, memory: object) -> None:
 
 
 def _count_known(call: Call, ends: Ends) -> int:
-    """Return how many steps of a few first ones the sequence has. They run without a graph; all is put back."""
+    """Run a few first steps without a graph, undo them, and return how many of them the sequence has."""
     scope = Scope.of(call)
     scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
     state = map_leaves(lambda leaf: leaf.detach().clone(), call.state)
@@ -263,9 +263,9 @@ class OnlineExecutor(Executor):
 
     Arguments:
         call: the call, whose inputs are ``OnlineInputs``.
-        scope: what the call can reach.
+        scope: the scope of the call.
         online: the schedule.
-        ends: says whether the sequence has ended.
+        ends: returns whether the sequence has ended.
         watch: compares the sizes of steps with those of the schedule; None if the schedule was given.
         options: those of ``Executor``.
     """
@@ -288,7 +288,7 @@ class OnlineExecutor(Executor):
         self.is_short = False
 
     def _follow(self, online: OnlineSchedule) -> Iterator[Action]:
-        for action in online.actions(self._ask):
+        for action in online.actions(self._check_end):
             if self.is_short:
                 break
             yield action
@@ -302,7 +302,7 @@ class OnlineExecutor(Executor):
         yield Record(steps - 1, steps)
         yield Backward(0, steps)
 
-    def _ask(self, steps: int) -> bool:
+    def _check_end(self, steps: int) -> bool:
         with torch.no_grad():
             self._has_ended = self._ends(self.state.passed.value, steps)
             if self._has_ended:
@@ -338,8 +338,8 @@ class OnlineExecutor(Executor):
         if self._watch is None or self._reverses:
             return
         if isinstance(action, Save):
-            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
+            self._watch.check_state(action.state, self.stores[action.tier].get(action.state).bytes)
         if self.tapes and isinstance(action, Advance | Record):
             # Steps of a short sequence are recorded one by one.
             tape = self.tapes[-1]
-            self._watch.see_tape(tape.start, tape.stop, tape.step_bytes)
+            self._watch.check_tape(tape.start, tape.stop, tape.step_bytes)

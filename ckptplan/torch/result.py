@@ -1,4 +1,4 @@
-"""What ``bptt`` returns."""
+"""The result of ``bptt``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ckptplan.schedule.schedule import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What ``bptt`` returns: the loss, which can be differentiated, and the final state, which cannot."""
+    """The result of ``bptt``: the loss, which can be differentiated, and the final state, which cannot."""
 
     loss: torch.Tensor
     state: Any
-    #: What was executed: the given plan or schedule, or the plan that was made for ``memory``.
+    #: The plan that was executed: the given plan or schedule, or the plan that was made for ``memory``.
     plan: Plan | Schedule
     #: The steps of the compiled pieces that ran, None if steps ran as they are written.
     piece: int | None = None

@@ -1,4 +1,4 @@
-"""Runs calls. What their first steps show is found once for each kind of call, and remembered."""
+"""Runs calls. The first call of each kind observes its first steps; later calls use these observations."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ _logger = logging.getLogger("ckptplan.torch")
 POSTPONED = "postponed"
 #: The field with which a plan says that cells of chunks work with the outputs of one step at a time.
 SINGLE_STEPS = "single steps"
-#: The share of a limit that inputs may take which a function makes for several steps at once.
+#: The ratio of a limit to the bytes of the inputs that a function makes for several steps at once.
 _INPUTS_SHARE = 16
-#: The kinds of calls that are remembered, and the sets of constants of each.
+#: The most kinds of calls that are remembered, and the most sets of constants of each kind.
 _MAX_KINDS, _MAX_CONSTANT_SETS = 256, 16
-#: By the kind of a call: what its latest call showed, and what each set of constants showed.
-_known: OrderedDict[Any, tuple[KnownTraits, dict[int, KnownTraits]]] = OrderedDict()
+#: By the kind of a call: the traits of its latest call, and the traits for each set of constants.
+_traits_by_kind: OrderedDict[Any, tuple[KnownTraits, dict[int, KnownTraits]]] = OrderedDict()
 
 
 def forget_calls() -> None:
-    """Forget what calls have shown, so that each kind of call is tried again."""
-    _known.clear()
+    """Forget the traits of all earlier calls, so that the next call of each kind tries its steps again."""
+    _traits_by_kind.clear()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What a call returned.
+    """The results of a call.
 
     Arguments:
-        tensors: the results of the outputs: the loss, or the stacked outputs.
+        tensors: the loss, or the stacked outputs.
         nest: the nest of the outputs, None for a loss.
         state: the final state, as a plain loop returns it.
         piece: the time steps of the compiled pieces that ran, None if steps ran as they are written.
@@ -71,11 +71,11 @@ class Results:
 
 @dataclass(kw_only=True)
 class TriedCall:
-    """A call whose first steps are known.
+    """A call whose first steps were observed, in this call or in an earlier call of its kind.
 
     Arguments:
         call: the call.
-        scope: what it can reach, and which places are parts of its state.
+        scope: the objects that it can reach, and the places that are parts of its state.
         kind: the key of its kind.
         is_first: whether no call of this kind has run before.
     """
@@ -91,14 +91,14 @@ class TriedCall:
         return self.scope.traits.has_gradients
 
     def remember(self) -> None:
-        """Remember what the call showed, for later calls of its kind."""
-        kind, traits = self.kind[0], self.scope.tell()
-        _, sets = _known.pop(kind, (None, {}))
+        """Store the traits of the call for later calls of its kind."""
+        kind, traits = self.kind[0], self.scope.export_traits()
+        _, sets = _traits_by_kind.pop(kind, (None, {}))
         sets = dict(list(sets.items())[1 - _MAX_CONSTANT_SETS :])
         sets[self.scope.describe_constants(traits.lifted)] = traits
-        _known[kind] = traits, sets
-        while len(_known) > _MAX_KINDS:
-            _known.popitem(last=False)
+        _traits_by_kind[kind] = traits, sets
+        while len(_traits_by_kind) > _MAX_KINDS:
+            _traits_by_kind.popitem(last=False)
 
 
 def try_call(
@@ -107,7 +107,7 @@ def try_call(
     limit: int | None = None,
     observer: TrialObserver | None = None,
 ) -> TriedCall:
-    """Return a call with what its first steps show, or what an earlier call of its kind has shown.
+    """Observe the first steps of a call, unless an earlier call of its kind did so.
 
     Arguments:
         call: the call.
@@ -118,7 +118,7 @@ def try_call(
     """
     refuse_sharded(call.roots.values())
     kind, scope = call.describe_kind(), Scope.of(call)
-    latest, sets = _known.get(kind, (None, {}))
+    latest, sets = _traits_by_kind.get(kind, (None, {}))
     if latest is not None and call.verify != "always":
         constants = scope.describe_constants(latest.lifted)
         traits = sets.get(constants)
@@ -127,7 +127,7 @@ def try_call(
             return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=False)
     if call.is_closed:
         scope.lift(scope.list_generators(), carries=False)
-        constants = scope.describe_constants(scope.tell().lifted)
+        constants = scope.describe_constants(scope.export_traits().lifted)
         return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=False)
     scope.start = scope.reach.take_snapshot(
         all_digests=True, copied_bytes=find_copied_bytes(limit), copies_large=limit is None
@@ -144,17 +144,17 @@ def try_call(
             "network of Norse; for cell(state, x), ckptplan.torch.scan or unroll",
         )
     scope.set_traits(has_gradients=plain.has_gradients)
-    constants = scope.describe_constants(scope.tell().lifted)
+    constants = scope.describe_constants(scope.export_traits().lifted)
     return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=True)
 
 
 def find_copied_bytes(limit: int | None) -> int:
-    """Return the bytes of small parameters that may be copied: a part of what plans leave of a limit."""
+    """Return the bytes of small parameters that may be copied: a part of the margin that plans leave free."""
     return MAX_SNAPSHOT_BYTES if limit is None else max(1, min(limit // (4 * MARGIN), MAX_SNAPSHOT_BYTES))
 
 
 def limit_inputs(call: Call, limit: int) -> None:
-    """Let few inputs be there at a time, if a function makes them: a limit of memory counts them."""
+    """Limit how many inputs a function makes at a time, since they count in the limit of memory."""
     if call.inputs.is_made:
         call.inputs.cut_steps = TRIAL_STEPS
         if call.has_own_backward:
@@ -174,7 +174,7 @@ def is_plain_loop(plan: Plan | Schedule) -> bool:
 
 
 def takes_single_steps(plan: Plan) -> bool:
-    """Return whether a plan has room for the outputs and adjoints of one step at a time alone."""
+    """Return whether a plan has room for the outputs and adjoints of only one step at a time."""
     return any(entry.field == SINGLE_STEPS for entry in plan.estimate_basis)
 
 
@@ -196,7 +196,7 @@ def run_plan(
         call: the call.
         plan: the plan.
         schedule: actions in place of those of the plan.
-        observer: called with each action when it is done, and with its executor.
+        observer: called as ``observer(action, executor)`` after each action.
 
     Raises InputError.
     """
@@ -239,12 +239,12 @@ def execute_actions(
     attempts: int = MAX_ATTEMPTS,
     **options: Any,
 ) -> Results:
-    """Run a call under the actions of a schedule. It begins again if later steps show more than the first ones.
+    """Run a call under the actions of a schedule. Begin again if a later step does what no first step did.
 
     Arguments:
         tried: the call.
         actions: returns the actions, from the first one.
-        executor_type: makes what executes the actions.
+        executor_type: makes the executor of the actions.
         again: called with the error before the sequence begins again.
         attempts: how often the sequence may begin.
         options: those of ``Executor``.
@@ -270,7 +270,7 @@ def execute_actions(
             if again is not None:
                 again(error)
             continue
-        # From here on, nothing begins again.
+        # From here on, the sequence cannot begin again.
         scope.start.copies.clear()
         scope.set_traits(temporary_leaves=None)
         tried.remember()
@@ -289,12 +289,12 @@ def run_plain_loop(call: Call, *, ends: Callable[[Any, int], bool] | None = None
     outputs: list[Any] = []
     terms: list[Tensor] = []
     state = call.copy_state()
-    cell, loss, keeps = call.cell, losses.get("loss"), not losses or "chunk_loss" in losses
+    cell, loss, keeps_outputs = call.cell, losses.get("loss"), not losses or "chunk_loss" in losses
     for step, x in enumerate(inputs.iterate_all()):
         state, output = take_step(cell, state, x)
         if loss is not None:
             terms.append(check_scalar(loss(step, output), "loss"))
-        elif keeps:
+        elif keeps_outputs:
             outputs.append(output)
         if ends is not None and ends(state, step + 1):
             break
@@ -314,7 +314,7 @@ def run_plain_loop(call: Call, *, ends: Callable[[Any, int], bool] | None = None
 
 
 def _run_without_graph(call: Call) -> Results:
-    """Run a call whose outputs are stacked as they are made, since nothing keeps them until the end."""
+    """Run a call that needs no graph, and stack each output at once, so that steps can free their outputs."""
     state, outputs = call.copy_state(), call.make_outputs()
     assert isinstance(outputs, StackedOutputs)  # noqa: S101 - there are no losses
     leaves_graph = False

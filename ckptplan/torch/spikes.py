@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-#: Spikes that are packed at a time.
+#: How many numbers are packed at a time.
 _PACKED = 2**22
 
 
@@ -23,9 +23,9 @@ class Spikes:
     neurons: int
     #: The indices of all rows, concatenated; or bytes of shape (rows, bytes per row).
     data: torch.Tensor
-    #: For indices: the number in each row.
+    #: For indices: the number of spikes in each row.
     counts: torch.Tensor
-    #: For indices: the offset of each step, and the end of the last one.
+    #: For indices: the offset of each step in ``data``, and the end of the last step.
     bounds: tuple[int, ...]
 
     @classmethod
@@ -33,15 +33,15 @@ class Spikes:
         """Store spikes of shape (steps, ..., neurons); any nonzero value is a spike."""
         steps, *batch, neurons = spikes.shape
         rows = (spikes != 0 if spikes.dtype != torch.bool else spikes).reshape(-1, neurons)
-        # Sums and products are of other types: what they take besides is that of some rows.
+        # Sums and products make temporary tensors of larger types. Packing in parts keeps these small.
         parts = rows.split(max(1, _PACKED // max(1, neurons)))
         counts = torch.cat([part.sum(1, dtype=torch.int32) for part in parts])
-        each = [int(count) for count in counts.view(steps, -1).sum(1).tolist()]
-        bounds = tuple(accumulate(each, initial=0))
-        kind, count = _index_type(neurons), _index_type(neurons + 1)
+        step_counts = [int(count) for count in counts.view(steps, -1).sum(1).tolist()]
+        bounds = tuple(accumulate(step_counts, initial=0))
+        index_type, count = _index_type(neurons), _index_type(neurons + 1)
         form: Literal["indices", "bits"] = "bits"
-        if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * -(-neurons // 8):
-            data = torch.cat([_find_columns(part).to(kind) for part in parts])
+        if bounds[-1] * index_type.itemsize + len(rows) * count.itemsize <= len(rows) * -(-neurons // 8):
+            data = torch.cat([_find_columns(part).to(index_type) for part in parts])
             form, counts = "indices", counts.to(count)
         else:
             data, counts = torch.cat([_pack_bits(part) for part in parts]), counts.new_empty(0)
@@ -70,7 +70,7 @@ class Spikes:
         return replace(self, data=data, counts=counts, bounds=bounds)
 
     def join(self, other: Spikes) -> Spikes:
-        """Return these spikes and those of the steps after them."""
+        """Return these spikes, and after them the spikes ``other`` of the following steps."""
         if self.form != other.form:
             return Spikes.pack(torch.cat([self.dense(torch.bool), other.dense(torch.bool)]))
         return replace(
@@ -81,7 +81,7 @@ class Spikes:
         )
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Spikes:
-        """Return the same spikes with each tensor replaced by what ``keep`` returns for it."""
+        """Return the same spikes with each tensor replaced by ``keep(tensor)``."""
         return replace(self, data=keep(self.data), counts=keep(self.counts))
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:

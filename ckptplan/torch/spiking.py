@@ -54,13 +54,13 @@ class SpikingLayer(ChunkCell):
         device: the device of the parameters.
         dtype: the type of the parameters.
 
-    Raises InputError for what is not accepted.
+    Raises InputError for arguments that are not accepted.
     """
 
     weight: torch.nn.Parameter
     bias: torch.nn.Parameter
     recurrent_weight: torch.nn.Parameter | None
-    #: The spikes of the step before are those of the state.
+    #: The state determines the spikes of the step before.
     runs_from_state = True
     #: The transpose of R, in the copy that runs a sequence.
     _kept_feedback: torch.Tensor | None = None
@@ -128,7 +128,7 @@ class SpikingLayer(ChunkCell):
     def for_sequence(self) -> SpikingLayer:
         """Return a copy that transposes the feedback weights once; parameters are shared."""
         if type(self) is not SpikingLayer or self.recurrent_weight is None:
-            # Attributes that methods of a subclass set would be set on the copy.
+            # A subclass may set attributes in its methods, which would set them on the copy.
             return self
         copy = SpikingLayer.__new__(SpikingLayer)
         vars(copy).update(vars(self))
@@ -155,34 +155,34 @@ class SpikingLayer(ChunkCell):
         start = self._measure(state) > 0 if before is None else before.fired
         fired = torch.empty_like(currents, dtype=torch.bool)
         states, spikes = self._make_states(currents), start.to(currents.dtype)
-        for step, given in enumerate(currents):
-            current = given
+        for step, input_current in enumerate(currents):
+            current = input_current
             if self.recurrent_weight is not None:
-                current = given + torch.nn.functional.linear(spikes, self.recurrent_weight)
+                current = input_current + torch.nn.functional.linear(spikes, self.recurrent_weight)
             state = self._write(states, step, self._update(state, current, spikes))
             fired[step] = self._measure(state) > 0
             spikes = fired[step].to(currents.dtype)
-        came = Spikes.pack(inputs) if self.spiking_inputs else None
+        packed_inputs = Spikes.pack(inputs) if self.spiking_inputs else None
         first = Spikes.pack(start.unsqueeze(0)) if before is None else before.spikes
-        return states, LIFOutputs(first, Spikes.pack(fired), came)
+        return states, LIFOutputs(first, Spikes.pack(fired), packed_inputs)
 
     def replay(self, state: State, inputs: torch.Tensor, outputs: LIFOutputs) -> State:
         """Return the state after each step, from one sparse product for the feedback of all steps."""
-        came = outputs.read()
+        read_spikes = outputs.read()
         if outputs.inputs is None:
             currents = torch.nn.functional.linear(inputs, self.weight, self.bias)
         else:
             currents = outputs.inputs.product(self.weight.t().contiguous())
             currents += self.bias
         if self.recurrent_weight is not None:
-            currents += came.product(self._feedback(self.recurrent_weight))
+            currents += read_spikes.product(self._feedback(self.recurrent_weight))
         states = self._make_states(currents)
-        for step, (current, spikes) in enumerate(zip(currents, came.dense(currents.dtype), strict=True)):
+        for step, (current, spikes) in enumerate(zip(currents, read_spikes.dense(currents.dtype), strict=True)):
             state = self._write(states, step, self._update(state, current, spikes))
         return states
 
     def last(self, outputs: LIFOutputs) -> LIFBefore:
-        """Return the last step's spikes."""
+        """Return the spikes of the last step."""
         return take_last(outputs)
 
     def dense(self, outputs: LIFOutputs) -> torch.Tensor:
@@ -201,8 +201,8 @@ class SpikingLayer(ChunkCell):
         wants_inputs: bool,
     ) -> ChunkGradients:
         """Run the recurrence backwards, then compute the gradient of each weight in one product."""
-        came = outputs.read().dense(states[_MEMBRANE].dtype)
-        begin, currents, decay = self._adjoint(state, states, came, output_gradients, state_gradients)
+        read_spikes = outputs.read().dense(states[_MEMBRANE].dtype)
+        begin, currents, decay = self._adjoint(state, states, read_spikes, output_gradients, state_gradients)
         flat = currents.reshape(-1, self.neurons)
         gradients: dict[int, torch.Tensor] = {}
 
@@ -214,7 +214,7 @@ class SpikingLayer(ChunkCell):
 
         add(self.weight, lambda: flat.t() @ inputs.reshape(-1, self.inputs))
         add(self.bias, lambda: flat.sum(0))
-        add(self.recurrent_weight, lambda: flat.t() @ came.reshape(-1, self.neurons))
+        add(self.recurrent_weight, lambda: flat.t() @ read_spikes.reshape(-1, self.neurons))
         add(self.decay, lambda: decay)
         return ChunkGradients(
             state=begin,
@@ -226,21 +226,21 @@ class SpikingLayer(ChunkCell):
         self,
         state: State,
         states: State,
-        came: torch.Tensor,
+        read_spikes: torch.Tensor,
         output_gradients: torch.Tensor | None,
         state_gradients: Mapping[str, torch.Tensor | None],
     ) -> tuple[State, torch.Tensor, torch.Tensor]:
         """Return the gradients of the state before a chunk, of the current of each step, and of the decays.
 
-        ``came`` are the spikes that each step reads, those of the step before.
+        ``read_spikes`` are the spikes that each step reads: the spikes of the step before.
         """
         zeros = torch.zeros_like(state[_MEMBRANE])
         membrane, synapse, adaptation = (
-            zeros if (given := state_gradients.get(name)) is None else given
+            zeros if (gradient := state_gradients.get(name)) is None else gradient
             for name in (_MEMBRANE, _SYNAPSE, _ADAPTATION)
         )
         decay, currents = zeros.new_zeros(self.neurons), torch.empty_like(states[_MEMBRANE])
-        steps, spikes = len(came), zeros
+        steps, spikes = len(read_spikes), zeros
         for step in range(steps, -1, -1):
             after = {name: (states[name][step - 1] if step else state[name]) for name in self.state_names}
             if step and output_gradients is not None:
@@ -254,13 +254,13 @@ class SpikingLayer(ChunkCell):
             before = states[_MEMBRANE][step - 2] if step > 1 else state[_MEMBRANE]
             synapse = synapse + membrane
             currents[step - 1] = synapse
-            kept = membrane * (1 - came[step - 1]) if self.reset == "zero" else membrane
+            unreset = membrane * (1 - read_spikes[step - 1]) if self.reset == "zero" else membrane
             if isinstance(self.decay, torch.Tensor):
-                decay += (kept * before).reshape(-1, self.neurons).sum(0)
+                decay += (unreset * before).reshape(-1, self.neurons).sum(0)
             spikes = adaptation
             if self.recurrent_weight is not None:
                 spikes = spikes + synapse @ self.recurrent_weight
-            membrane = kept * self.decay
+            membrane = unreset * self.decay
             synapse = zeros if self.synapse_decay is None else synapse * self.synapse_decay
             adaptation = adaptation * self.adaptation_decay
         carried = {_MEMBRANE: membrane, _SYNAPSE: synapse, _ADAPTATION: adaptation}
@@ -272,7 +272,7 @@ class SpikingLayer(ChunkCell):
         return distance - self.adaptation * state[_ADAPTATION] if self.adaptation else distance
 
     def _update(self, state: State, current: torch.Tensor, spikes: torch.Tensor) -> State:
-        """Return the state after a step that reads these spikes."""
+        """Return the state after a step that reads ``spikes``."""
         if self.synapse_decay is not None:
             current = self.synapse_decay * state[_SYNAPSE] + current
         membrane = state[_MEMBRANE]

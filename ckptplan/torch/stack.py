@@ -1,4 +1,4 @@
-"""Stacks cells that run whole chunks: each takes the outputs of the one before it."""
+"""Stacks cells that run whole chunks: each cell takes the outputs of the cell before it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class StackOutputs:
         return StackOutputs(tuple(saved.part(start, stop) for saved in self.layers))
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> StackOutputs:
-        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
+        """Return the same outputs with each of their own tensors replaced by ``keep(tensor)``."""
         return StackOutputs(tuple(saved.moved(keep) for saved in self.layers))
 
     def carried(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> StackOutputs:
-        """Return the same outputs with each tensor replaced, those shared with earlier steps included."""
+        """Return the same outputs with each tensor replaced, including tensors shared with earlier steps."""
         return StackOutputs(tuple(getattr(saved, "carried", saved.moved)(keep) for saved in self.layers))
 
 
 class ChunkStack(ChunkCell):
     """Several layers as one cell: each layer takes the outputs of the layer before it.
 
-    The state is a tuple of the states of the layers, and the output is that of the last layer. All layers save
-    their outputs. A later layer computes its input currents again from these; with ``spiking_inputs=True`` it
-    saves its inputs as well, and takes them from a sparse product.
+    The state is a tuple of the states of the layers, and the output is the output of the last layer. All layers
+    save their outputs. A later layer computes its input currents again from the saved outputs before it. With
+    ``spiking_inputs=True`` it saves its inputs as well, and computes the currents by a sparse product.
 
     Arguments:
         layers: cells that run whole chunks, as ``LIF`` and ``SpikingLayer``.
@@ -84,16 +84,16 @@ class ChunkStack(ChunkCell):
     def forward(self, state: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
         """Take a step of each layer under autograd."""
         states = []
-        for layer, own in zip(self._cells, state, strict=True):
-            after, x = layer(own, x)
+        for layer, layer_state in zip(self._cells, state, strict=True):
+            after, x = layer(layer_state, x)
             states.append(after)
         return tuple(states), x
 
     def run(self, state: tuple[Any, ...], inputs: Any, before: Any | None) -> tuple[Any, StackOutputs]:
         """Run steps for the first time, layer by layer."""
         states, saved = list[Any](), list[SavedOutputs]()
-        for layer, own, last in zip(self._cells, state, before or [None] * len(state), strict=True):
-            after, outputs = layer.run(own, inputs, last)
+        for layer, layer_state, last in zip(self._cells, state, before or [None] * len(state), strict=True):
+            after, outputs = layer.run(layer_state, inputs, last)
             inputs = layer.dense(outputs)
             states.append(after)
             saved.append(outputs)
@@ -102,10 +102,10 @@ class ChunkStack(ChunkCell):
     def replay(self, state: tuple[Any, ...], inputs: Any, outputs: StackOutputs) -> tuple[Any, ...]:
         """Return the states after each step, from the saved outputs of all layers."""
         parts = zip(self._cells, state, self._list_inputs(inputs, outputs), outputs.layers, strict=True)
-        return tuple(layer.replay(own, given, saved) for layer, own, given, saved in parts)
+        return tuple(layer.replay(begin, layer_inputs, saved) for layer, begin, layer_inputs, saved in parts)
 
     def last(self, outputs: StackOutputs) -> tuple[Any, ...]:
-        """Return what each layer needs to continue."""
+        """Return the part of its saved outputs that each layer needs to continue."""
         return tuple(layer.last(saved) for layer, saved in zip(self._cells, outputs.layers, strict=True))
 
     def dense(self, outputs: StackOutputs) -> Any:
@@ -123,14 +123,14 @@ class ChunkStack(ChunkCell):
         state_gradients: tuple[Any, ...],
         wants_inputs: bool,
     ) -> ChunkGradients:
-        """Reverse the layers from the last one: each gets the gradient of its outputs from the next."""
-        given = self._list_inputs(inputs, outputs)
+        """Reverse the layers from the last one. Each gets the gradient of its outputs from the next layer."""
+        layer_inputs = self._list_inputs(inputs, outputs)
         begins, gradients = list[Any](), dict[int, torch.Tensor]()
         for number, layer in reversed(list(enumerate(self._cells))):
             part = layer.reverse(
                 state[number],
                 states[number],
-                given[number],
+                layer_inputs[number],
                 outputs.layers[number],
                 output_gradients=output_gradients,
                 state_gradients=state_gradients[number],
@@ -141,8 +141,8 @@ class ChunkStack(ChunkCell):
             for parameter, gradient in zip(layer.parameters(), part.parameters, strict=True):
                 if gradient is not None:
                     # Layers may share a parameter.
-                    other = gradients.get(id(parameter))
-                    gradients[id(parameter)] = gradient if other is None else other + gradient
+                    total = gradients.get(id(parameter))
+                    gradients[id(parameter)] = gradient if total is None else total + gradient
         return ChunkGradients(
             state=tuple(reversed(begins)),
             inputs=output_gradients,
@@ -150,6 +150,6 @@ class ChunkStack(ChunkCell):
         )
 
     def _list_inputs(self, inputs: Any, outputs: StackOutputs) -> list[Any]:
-        """Return what each layer takes: the inputs, and the outputs of all layers but the last one."""
+        """Return the inputs of each layer: those of the stack, and the outputs of all layers but the last."""
         earlier = zip(self._cells[:-1], outputs.layers, strict=False)
         return [inputs, *(layer.dense(saved) for layer, saved in earlier)]

@@ -1,7 +1,7 @@
 """Surrogate derivatives of spikes, named as in snnTorch, SpikingJelly, Norse and Spyx.
 
 A spike is a step function of x, the distance of the membrane to its threshold. Its derivative is zero nearly
-everywhere, so the backward pass uses that of a smooth function instead (Neftci, Mostafa and Zenke 2019).
+everywhere, so the backward pass uses the derivative of a smooth function (Neftci, Mostafa and Zenke 2019).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ckptplan.errors import InputError
 
 
 class Surrogate(Protocol):
-    """The derivative that the backward pass takes for that of a spike."""
+    """The derivative that the backward pass takes for the derivative of a spike."""
 
     def derivative(self, distance: torch.Tensor) -> torch.Tensor:
         """Return the derivative at each distance to the threshold; the shapes are the same."""

@@ -1,9 +1,9 @@
 """Counts the operations of a time step, and measures the peaks of the machine, to estimate times elsewhere.
 
-The cell runs under real schedules, as when it is timed, and every kernel that PyTorch starts is seen, those of
-cells with a chunk engine of their own included. Products are counted as PyTorch's flop counter counts them. Any
-other kernel counts one operation for each number that it writes, and bytes are those of the tensors that a
-kernel reads and writes; views take nothing.
+The cell runs under real schedules, as when it is timed. The counter sees every kernel that PyTorch starts,
+including the kernels of a ``ChunkCell``. Products are counted as PyTorch's flop counter counts them. Any other
+kernel counts one operation for each number that it writes. The bytes of a kernel are the bytes of the tensors
+that it reads and writes. Views count nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ckptplan.torch.backend import TorchNetwork, TorchProgram
 from ckptplan.torch.device.meters import choose_clock
 from ckptplan.torch.run.executor import Executor
 
-#: Steps of the chunks that are counted, and of those of a cell whose steps take long. What an action does
-#: besides its steps is the same for both sizes.
+#: Steps of the two chunks whose difference is counted, and of shorter chunks for a cell with long steps. The
+#: work of an action besides its steps is the same for both chunks.
 _CHUNKS, _SHORT_CHUNKS = (2, 4), (1, 2)
-#: Seconds that the runs may be expected to take: above the first, short chunks run; above the second, none.
-#: Looking at each kernel takes longer than most kernels.
+#: Limits for the expected seconds of the runs: above the first, short chunks run; above the second, none.
+#: Inspecting a kernel takes longer than most kernels.
 _LONG_SECONDS, _MOST_SECONDS = 1.0, 5.0
 #: Parts of the names of kernels that hold products which PyTorch's counter does not know.
 _OPAQUE = ("rnn", "lstm", "gru", "sparse", "spmm", "quantized")
@@ -42,11 +42,11 @@ _OPAQUE = ("rnn", "lstm", "gru", "sparse", "spmm", "quantized")
 #: Rows of the square matrices whose product is timed, and bytes of the tensor that is copied.
 _ROWS = {"cpu": 1024, "cuda": 8192}
 _COPIED = {"cpu": 64 * 2**20, "cuda": 2**30}
-#: Kernels that are started in a row.
+#: How many kernels are started in a row.
 _KERNELS = 1000
-#: The quickest of several runs counts: a peak is what nothing disturbs.
+#: The quickest of this many runs counts, as the run that was disturbed least.
 _RUNS = 4
-#: What some kernels compute (FLOPs), the bytes that they read and write, and how many kernels they are.
+#: The FLOPs of some kernels, the bytes that they read and write, and the number of kernels.
 KernelWork = npt.NDArray[np.float64]
 
 
@@ -65,17 +65,17 @@ class WorkCounter(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a kernel and count it."""
-        given = kwargs or {}
-        result = func(*args, **given)
+        options = kwargs or {}
+        result = func(*args, **options)
         if not _is_view(func):
-            self._add(func, args, given, result)
+            self._add(func, args, options, result)
         return result
 
-    def _add(self, func: Any, args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
+    def _add(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], result: Any) -> None:
         written = list(_tensors(result))
         if not written:
             return
-        read = list(_tensors((args, given)))
+        read = list(_tensors((args, options)))
         # The formulas are those of dense products.
         sparse = any(tensor.layout is not torch.strided for tensor in read)
         formula = None if sparse else flop_registry.get(func._overloadpacket)
@@ -83,7 +83,7 @@ class WorkCounter(TorchDispatchMode):
             # A sum of some rows of a matrix, as a product with spikes is.
             flops = float(args[1].numel() * args[0].shape[-1])
         elif formula is not None:
-            flops = float(formula(*args, **given, out_val=result))
+            flops = float(formula(*args, **options, out_val=result))
             self.products[written[0].dtype] += flops
         else:
             flops = float(sum(tensor.numel() for tensor in written))
@@ -93,7 +93,7 @@ class WorkCounter(TorchDispatchMode):
 
 
 def _is_view(func: Any) -> bool:
-    """Return whether an operation returns another view of what it was given, which starts no kernel."""
+    """Return whether an operation returns a view of an argument, so that it starts no kernel."""
     returns = func._schema.returns
     return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
 
@@ -103,14 +103,14 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Return the bytes that are behind a tensor: a number that is repeated counts once."""
+    """Return the bytes of memory of a tensor. A number that an expanded tensor repeats counts once."""
     if tensor.layout is not torch.strided:
         return tensor.numel() * tensor.element_size()
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def count_work(network: TorchNetwork, *, pace: Pace) -> tuple[Operations | None, str]:
-    """Count the work of a forward and a backward step; return it and how, or None and why it is not counted."""
+    """Count the work of a forward and a backward step; return it and how, or None and the reason."""
     if network.piece is not None:
         return None, "operations were not counted, as compiled pieces do not show theirs"
     chunks = _CHUNKS if _expect_seconds(pace, _CHUNKS) < _LONG_SECONDS else _SHORT_CHUNKS
@@ -138,16 +138,16 @@ def _expect_seconds(pace: Pace, chunks: tuple[int, int]) -> float:
 
 
 def _count_chunks(network: TorchNetwork, counter: WorkCounter, chunk: int) -> dict[type[Action], KernelWork]:
-    """Return the work of an action of ``chunk`` steps, by its kind: that of the last of each kind.
+    """Return the work of the last action of each kind, with ``chunk`` steps each.
 
-    The first ones also set up what later ones find.
+    The first actions of a kind also set up data that later actions use.
     """
     schedule = make_schedule("standard", steps=3 * chunk, chunk_size=chunk)
     program, work = TorchProgram(network, schedule), dict[type[Action], KernelWork]()
     before = counter.work
 
     def take(action: Action, _: Executor) -> None:
-        """Take the work since the action before."""
+        """Store the work since the last action."""
         nonlocal before
         work[type(action)], before = counter.work - before, counter.work
 
@@ -157,7 +157,7 @@ def _count_chunks(network: TorchNetwork, counter: WorkCounter, chunk: int) -> di
 
 
 def _name_type(network: TorchNetwork, counter: WorkCounter) -> Any:
-    """Return the type of numbers that most products have, else that of the parameters."""
+    """Return the data type of most products, or of the parameters if there are no products."""
     most = max(counter.products, key=lambda dtype: counter.products[dtype], default=network.parameters[0].dtype)
     name = str(most).removeprefix("torch.")
     return name if name in ITEM_BYTES else "float32"
@@ -192,12 +192,12 @@ def measure_roofline(network: TorchNetwork, *, pace: Pace) -> Roofline:
 
         starting = _time_least(start_many, device) / _KERNELS
         peaks["launch_seconds"] = starting, f"a sum of two numbers, {_KERNELS:,} in a row"
-    known = {field: (peak, f"{how}, the quickest of {_RUNS}") for field, (peak, how) in peaks.items()}
-    return Roofline(peaks=known, operations=operations, why=why)
+    described = {field: (peak, f"{how}, the quickest of {_RUNS}") for field, (peak, how) in peaks.items()}
+    return Roofline(peaks=described, operations=operations, why=why)
 
 
 def _time_least(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds of the quickest run after one that warms up."""
+    """Return the seconds of the quickest run, after a first run that warms up."""
     clock = choose_clock(device)
     seconds = []
     for _ in range(_RUNS + 1):

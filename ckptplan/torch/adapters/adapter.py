@@ -1,4 +1,4 @@
-"""What the adapters share: the adapted module, and how classes of other packages are recognised."""
+"""The base class of the adapters, and functions that recognise the classes of other packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckptplan.errors import InputError
 
 
 class Adapter(torch.nn.Module):
-    """Base of the adapters; it registers the module, so that its parameters are found."""
+    """The base of the adapters. It registers the module, so that optimizers find its parameters."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Adapter(torch.nn.Module):
 
 
 def find_class(module: torch.nn.Module, package: str, names: frozenset[str]) -> str | None:
-    """Return the first of these names among a module's class and its bases in a package, None without one."""
+    """Return the first of ``names`` that the class of a module or a base of it has in a package, or None."""
     for base in type(module).__mro__:
         if base.__name__ in names and base.__module__.partition(".")[0] == package:
             return base.__name__
@@ -28,7 +28,7 @@ def find_class(module: torch.nn.Module, package: str, names: frozenset[str]) -> 
 
 
 def describe_place(root: torch.nn.Module, module: torch.nn.Module) -> str:
-    """Return the class of a module, and where it is in another."""
+    """Return the class of a module and its path in ``root``, as text."""
     path = next((path for path, child in root.named_modules() if child is module), "")
     return f"{type(module).__name__} ({path})" if path else type(module).__name__
 

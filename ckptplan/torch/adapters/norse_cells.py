@@ -11,7 +11,7 @@ from ckptplan.torch.adapters.adapter import Adapter, describe_place, find_class
 
 #: Neurons that loop over time; the cell of the same name takes a step.
 _LOOPS = frozenset({"SNN", "SNNRecurrent"})
-_OTHERS = {
+_ALTERNATIVES = {
     "Lift": "the module inside of it",
     "ExpFilter": "the filtered value in the state of a cell of your own",
     "LConv2d": "torch.nn.Conv2d",
@@ -43,7 +43,7 @@ class NorseCell(Adapter):
         return state, spikes
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make a copy, or what was pickled, keep autapses out as the original does.
+        """Let a copied or unpickled module keep autapses out, as the original does.
 
         Recurrent cells do so by a hook of a parameter, and copies of parameters have no hooks.
         """
@@ -58,14 +58,14 @@ def _clear_diagonal(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _check(root: torch.nn.Module, module: torch.nn.Module) -> None:
-    """Raise InputError for a module that does not take a step, or keeps something from step to step."""
+    """Raise InputError for a module that does not take a step, or keeps values from step to step."""
     accepted = None
     if find_class(module, "norse", _LOOPS):
         own = type(module).__module__.startswith("norse.")
         accepted = f"{type(module).__name__}Cell" if own else "a class derived from SNNCell or SNNRecurrentCell"
         accepted += ", which takes one step"
-    elif name := find_class(module, "norse", frozenset(_OTHERS)):
-        accepted = _OTHERS[name]
+    elif name := find_class(module, "norse", frozenset(_ALTERNATIVES)):
+        accepted = _ALTERNATIVES[name]
     elif isinstance(module, torch.nn.RNNBase):
         accepted = f"torch.nn.{type(module).__name__}Cell, within a cell of your own"
     if accepted is not None:

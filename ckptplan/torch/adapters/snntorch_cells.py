@@ -22,9 +22,9 @@ _RANDOM_SURROGATE = "SSO.<locals>.inner"
 class SnnTorchCell(Adapter):
     """An snnTorch neuron (``Leaky``, ``Synaptic``, ``Alpha``, ``RLeaky``, ...), behind a layer if one is given.
 
-    The state is the tuple of what the neuron takes after its input; what ``reset_mem`` returns is accepted as
-    an initial state, and None calls ``reset_mem``. The output is the spikes. The neuron's own attributes
-    (``mem``, ``spk``, ...) are put back after each step, so that no graph stays alive in them.
+    The state is the tuple of the arguments that the neuron takes after its input. An initial state may be a
+    result of ``reset_mem``; None calls ``reset_mem``. The output is the spikes. The neuron's own attributes
+    (``mem``, ``spk``, ...) are restored after each step, so that no graph stays alive in them.
 
     Raises InputError for a neuron with ``init_hidden=True``, and for neurons that take whole sequences
     (``LeakyParallel``, ``StateLeaky``, ``LinearLeaky``, ``AssociativeLeaky``).
@@ -65,12 +65,12 @@ class SnnTorchCell(Adapter):
             x = self.layer(x)
         with _restored(self.module):
             if state is None:
-                # Without a state, the neuron would use that of its last call.
+                # Without a state, the neuron would use the state of its last call.
                 state = self.module.reset_mem()
-            # The state of a neuron with a single one may itself be a tuple, as that of DeltaLeaky.
-            whole = isinstance(state, tuple) and len(state) == self.states
-            spikes, *rest = self.module(x, *(state if whole else (state,)))
-        return (spikes, *rest) if self.recurrent else tuple(rest), spikes
+            # A state with a single value may itself be a tuple, as the state of DeltaLeaky.
+            is_complete = isinstance(state, tuple) and len(state) == self.states
+            spikes, *updated = self.module(x, *(state if is_complete else (state,)))
+        return (spikes, *updated) if self.recurrent else tuple(updated), spikes
 
 
 def _check(module: torch.nn.Module) -> None:
@@ -98,13 +98,13 @@ def _check(module: torch.nn.Module) -> None:
 
 @contextmanager
 def _restored(neuron: torch.nn.Module) -> Iterator[None]:
-    """Put the attributes back in which a neuron keeps its last state."""
+    """Run the block, and restore the attributes in which a neuron keeps its last state."""
     places: tuple[dict[str, Any], ...] = (vars(neuron), neuron._buffers)
-    kept = [{name: place[name] for name in _HIDDEN if name in place} for place in places]
+    saved = [{name: place[name] for name in _HIDDEN if name in place} for place in places]
     try:
         yield
     finally:
-        for place, values in zip(places, kept, strict=True):
+        for place, values in zip(places, saved, strict=True):
             for name in _HIDDEN:
                 if name in values:
                     place[name] = values[name]

@@ -17,7 +17,7 @@ _EXPLICIT = {"SpikingRNNCellBase": "TorchCell", "_NIRStatefulModule": "NorseCell
 #: Attributes that make a node append the state of each step to a list.
 _RECORDS = ("_store_v_seq", "_store_i_seq", "_store_state_seqs")
 
-#: Values without parts; most memories are such.
+#: The types of values without parts. Most memories are of these types.
 _SINGLE = (torch.Tensor, float, int, type(None))
 
 _Memories = dict[str, Any]
@@ -27,8 +27,8 @@ class SpikingJellyCell(Adapter):
     """A SpikingJelly module in single-step mode, with the hidden states of all its nodes made explicit.
 
     The state is the tuple of memories, in the order of ``base.extract_memories``; ``initial_state()`` returns
-    the initial one, and None stands for it. In a step, the nodes work on this state; afterwards they have their
-    own memories back.
+    the initial state, for which None stands. In a step, the nodes work on this state. Afterwards they have
+    their own memories again.
 
     Raises InputError for modules in multi-step mode (``step_mode="m"``), also if they are set to it later, for
     those that have no other mode, and for nodes that keep the states of all steps (``store_v_seq=True``).
@@ -41,30 +41,30 @@ class SpikingJellyCell(Adapter):
         self._find_memories()
 
     def initial_state(self) -> tuple[Any, ...]:
-        """Return the present memories; after ``functional.reset_net``, these are the initial ones."""
+        """Return the current memories; after ``functional.reset_net``, these are the initial memories."""
         return tuple(_copy(value) for memories in self._find_memories() for value in memories.values())
 
     def forward(self, state: Any, x: torch.Tensor) -> tuple[tuple[Any, ...], Any]:
         """Take a step."""
         nodes = self._find_memories()
-        own = [dict(memories) for memories in nodes]
-        given = self.initial_state() if state is None else tuple(state)
-        if len(given) != sum(map(len, own)):
+        before = [dict(memories) for memories in nodes]
+        values = self.initial_state() if state is None else tuple(state)
+        if len(values) != sum(map(len, before)):
             raise InputError(
-                f"holds {len(given)} values, and the nodes have {sum(map(len, own))} memories",
+                f"holds {len(values)} values, and the nodes have {sum(map(len, before))} memories",
                 field="state",
                 accepted="cell.initial_state(), or a state that the cell returned",
             )
-        values = iter(given)
+        remaining = iter(values)
         try:
             for memories in nodes:
                 for name in memories:
-                    memories[name] = _rebuild(next(values))
+                    memories[name] = _rebuild(next(remaining))
             output = self.module(x)
-            self._check_names(nodes, own)
+            self._check_names(nodes, before)
             after = tuple(value for memories in nodes for value in memories.values())
         finally:
-            for memories, values_before in zip(nodes, own, strict=True):
+            for memories, values_before in zip(nodes, before, strict=True):
                 memories.clear()
                 memories.update(values_before)
         return after, output
@@ -86,8 +86,8 @@ class SpikingJellyCell(Adapter):
                     )
         return neurons
 
-    def _check_names(self, nodes: list[_Memories], own: list[_Memories]) -> None:
-        if any(list(one) != list(other) for one, other in zip(nodes, own, strict=True)):
+    def _check_names(self, nodes: list[_Memories], before: list[_Memories]) -> None:
+        if any(list(now) != list(old) for now, old in zip(nodes, before, strict=True)):
             raise InputError(
                 "registers or deletes a memory in a step, so that the state has another structure",
                 field="module",
@@ -113,21 +113,21 @@ def _check_kind(root: torch.nn.Module, module: Any) -> None:
         )
 
 
-def _refuse_sequences(place: str, what: str) -> None:
+def _refuse_sequences(place: str, problem: str) -> None:
     raise InputError(
-        f"{place} {what}, so that it takes the batch for time",
+        f"{place} {problem}, so that it takes the batch for time",
         field="module",
         accepted='single-step mode: functional.set_step_mode(net, "s"), or step_mode="s"',
     )
 
 
 def _rebuild(value: Any) -> Any:
-    """Return the same tensors in containers of their own: some nodes change lists in place."""
+    """Return the same tensors in new containers, since some nodes change lists in place."""
     if isinstance(value, _SINGLE):
         return value
     return _pytree.tree_map(lambda leaf: leaf, value)
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of tensors and containers: ``reset_net`` changes memories in place."""
+    """Return a copy of tensors and containers, since ``reset_net`` changes memories in place."""
     return _pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, value)

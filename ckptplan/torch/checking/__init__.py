@@ -1,1 +1,1 @@
-"""Compares what runs under a schedule with a plain loop: the first steps of a call, or a whole cell."""
+"""Compares runs under a schedule with a plain loop: the first steps of a call, or a whole sequence."""

@@ -12,7 +12,7 @@ from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.state.digests import find_rounding
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
-#: A gradient is a sum over steps, so that it differs by so many times the rounding of one tensor.
+#: A gradient is a sum over steps. It may differ by this many times the rounding of one tensor.
 _SUM_ROUNDING = 100
 
 
@@ -28,33 +28,33 @@ def check_gradients(
 
     Arguments:
         call: the call.
-        scope: what it can reach, with what the trial has shown.
+        scope: the scope of the call, with the traits that its trial observed.
         run_plain: runs a call as a plain loop.
         run_planned: runs a call under the plan.
-        tolerance: the share of its norm by which a gradient may differ; None for what its type can tell apart.
+        tolerance: the share of its norm by which a gradient may differ; None to derive it from the data type.
 
     Returns True. Raises InputError for the first gradient that differs by more.
     """
     scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
     with torch.enable_grad():
         plain, names, total = differentiate_copy(call, scope, run_plain)
-        planned, _, other = differentiate_copy(call, scope, run_planned)
+        planned, _, planned_total = differentiate_copy(call, scope, run_planned)
     if not names:
         raise InputError(
             "has nothing that requires a gradient", field="cell", accepted="parameters, or inputs with one"
         )
     differing: tuple[str, float] | None = None
-    for name, one, two in zip(names, plain, planned, strict=True):
-        share = _find_difference(one, two)
-        reference = one if one is not None else two
+    for name, expected, actual in zip(names, plain, planned, strict=True):
+        share = _find_difference(expected, actual)
+        reference = expected if expected is not None else actual
         allowed = tolerance
         if allowed is None:
             allowed = 0.0 if reference is None else _SUM_ROUNDING * find_rounding((reference.dtype,))
         is_same = share <= allowed
-        print(f"{name}: {_describe(one, two, share)}{'' if is_same else '  <- differs'}")  # noqa: T201
+        print(f"{name}: {_describe(expected, actual, share)}{'' if is_same else '  <- differs'}")  # noqa: T201
         if not is_same and differing is None:
             differing = name, share
-    print(f"loss: {other:.9g}, plain loop {total:.9g}")  # noqa: T201 - it reports, as documented
+    print(f"loss: {planned_total:.9g}, plain loop {total:.9g}")  # noqa: T201 - it reports, as documented
     if differing is not None:
         name, share = differing
         raise InputError(
@@ -71,8 +71,8 @@ def check_gradients(
 def _find_difference(plain: Tensor | None, planned: Tensor | None) -> float:
     """Return the norm of the difference of two gradients, as a share of the first norm."""
     if plain is None or planned is None:
-        other = plain if planned is None else planned
-        return 0.0 if other is None or not other.any() else 1.0
+        gradient = plain if planned is None else planned
+        return 0.0 if gradient is None or not gradient.any() else 1.0
     plain, planned = (
         each.to_dense() if each.layout is not torch.strided else each for each in (plain, planned)
     )

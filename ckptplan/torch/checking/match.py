@@ -1,4 +1,4 @@
-"""Compares the sizes that a plan was made for with those of the cell that it runs.
+"""Compares the sizes that a plan was made for with the sizes of the cell that it runs.
 
 The first recorded steps are counted, once for each kind of call. A plan for 256 neurons would otherwise run a
 cell of 2,560 neurons without a warning, in ten times its budget.
@@ -35,13 +35,13 @@ from ckptplan.units import format_bytes
 STATE_TOLERANCE = 0.05
 #: How many times the planned bytes the tape of a step may take, and how many times its bytes may be planned.
 MOST_TAPE, MOST_PLANNED = 1.25, 2.0
-#: The first of these if a single step is recorded: what a recording holds once is then a part of its tape.
+#: In place of MOST_TAPE for a recording of one step, whose tape includes what a recording holds once.
 _MOST_SINGLE = 2.0
-#: ``measured_sizes`` takes the mean of as many steps.
+#: ``measured_sizes`` takes the mean of this many steps.
 _STEPS = 16
-#: Kinds of calls that are remembered.
+#: The most kinds of calls that are remembered.
 _MAX_KINDS = 256
-#: The message for each kind of call, None if the plan fits; and plans with the code of cells that they fit.
+#: The message for each kind of call, None if the plan fits; and fitting sizes, with the code of the cell.
 _verdicts: OrderedDict[Hashable, str | None] = OrderedDict()
 _fitting: OrderedDict[Hashable, bool] = OrderedDict()
 
@@ -68,7 +68,7 @@ class Match:
         self._kind = sizes, plan.strategy, tuple(plan.parameters.items()), kind, tuple(weights)
         self._sizes = sizes, kind[0]
         self.is_known = self._kind in _verdicts
-        #: What is wrong with the plan, None if nothing is.
+        #: The message about a plan that does not fit, None if it fits.
         self.message = _verdicts.get(self._kind) if self.is_known or schedule else _describe_excess(plan)
         self._refuse_strictly()
 
@@ -82,7 +82,7 @@ class Match:
                 self.message, field="plan", accepted="a plan with the sizes of the cell, or strict=False"
             )
 
-    def see(self, tape: Tape, state_bytes: int) -> None:
+    def compare(self, tape: Tape, state_bytes: int) -> None:
         """Compare the first tape, and the bytes of the state after it. Raises InputError if ``strict``."""
         if self.is_known:
             return
@@ -95,22 +95,22 @@ class Match:
         self._refuse_strictly()
 
     def warn(self) -> None:
-        """Warn if the plan does not fit, where code outside of ckptplan and PyTorch called."""
+        """Warn, at the line of the caller's code, if the plan does not fit."""
         if self.message is not None:
             warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
             self.message = None
 
     def _describe_mismatch(self, state: int, tape: Tape) -> str | None:
-        """Return what the sizes of the plan mean for a cell of other sizes; None if they fit."""
+        """Return a message if the plan is for other sizes than those of the cell; None if the sizes fit."""
         plan, steps, units = self._plan, tape.stop - tape.start, self._plan.profile.units
         planned = Case(workload=plan.workload, profile=plan.profile).spread
         least, most = 0.0, math.inf
-        # Losses often do more at the last step, which says nothing about the others.
+        # The loss of the last step is left out: losses often do more there than at other steps.
         is_last = tape.stop == plan.steps
         shown = replace(tape, terms=tape.terms[:-1]).step_bytes if is_last else tape.step_bytes
         tolerance = MOST_TAPE if steps > 1 else _MOST_SINGLE
         casts = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
-        # Weights in another type are there once for all steps.
+        # Weights in another type exist once for all steps.
         if steps >= _STEPS or not casts:
             least = (shown - state) / steps / tolerance / units
         if is_last or "final_loss" not in self._call.losses:
@@ -134,8 +134,8 @@ class Match:
             predicted = plan.predicted.local_peak_bytes
             room, excess = show(predicted), show(needed - predicted)
             excess_text = f"{excess} more than the {room} that it was planned for"
-            less = f"and a plan for the right sizes could use the {room} to save time"
-            text += excess_text if needed > predicted else less
+            saving_text = f"and a plan for the right sizes could use the {room} to save time"
+            text += excess_text if needed > predicted else saving_text
         return text + ". ckptplan.torch.measured_sizes gives the right sizes for a workload"
 
 
@@ -153,16 +153,16 @@ class MatchedExecutor(Executor):
 
     def _record(self, start: int, stop: int) -> None:
         super()._record(start, stop)
-        # What hooks packed does not show its bytes.
+        # The bytes of tensors that hooks packed cannot be counted.
         if not self._match.is_known and not get_tape_hooks():
             leaves = self.state.read().leaves
             # The bytes of a subclass, such as DTensor, lie elsewhere.
             if all(type(leaf) in (torch.Tensor, torch.nn.Parameter) for leaf in leaves):
-                self._match.see(self.tapes[-1], self.state.saved_bytes)
+                self._match.compare(self.tapes[-1], self.state.saved_bytes)
 
 
 def make_match(call: Call, plan: Plan | Schedule, *, schedule: bool) -> Match | None:
-    """Return what compares a call with its plan; None if the plan has no sizes in bytes.
+    """Return an object that compares a call with its plan; None if the plan has no sizes in bytes.
 
     Raises InputError if the plan is known not to fit, and ``strict`` was given.
     """
@@ -172,10 +172,10 @@ def make_match(call: Call, plan: Plan | Schedule, *, schedule: bool) -> Match | 
     return Match(call, plan, schedule=schedule)
 
 
-def _keep(known: OrderedDict[Any, Any], key: Hashable, value: Any) -> None:
-    known[key] = value
-    while len(known) > _MAX_KINDS:
-        known.popitem(last=False)
+def _keep(table: OrderedDict[Any, Any], key: Hashable, value: Any) -> None:
+    table[key] = value
+    while len(table) > _MAX_KINDS:
+        table.popitem(last=False)
 
 
 def _find_peak(plan: Plan, **sizes: int) -> int:
@@ -185,9 +185,9 @@ def _find_peak(plan: Plan, **sizes: int) -> int:
 
 
 def _describe_excess(plan: Plan) -> str | None:
-    """Return what a plan takes beyond its own budget if its parameters were edited, None if it does not.
+    """Return a message if a plan exceeds its own budget, as after an edit of its parameters; else None.
 
-    Only the parameters of closed forms are looked at: decisions of a solved schedule would have to be played.
+    Only the parameters of closed forms are checked: decisions of a solved schedule would have to be played.
     """
     strategy, budget = all_strategies().get(plan.strategy), plan.goal.local_bytes
     if budget is None or strategy is None or not strategy.is_closed_form:

@@ -1,8 +1,8 @@
-"""Tries the first steps of a call: finds what they keep, and compares their gradients with a plain loop's.
+"""Tries the first steps of a call: finds the state that they keep, and checks gradients by a plain loop.
 
 A few steps run as a plain loop, with a snapshot before and after each. Places that changed are lifted into the
 state. Then the same steps run under a small schedule, in chunks of one and two steps and from checkpoints. Both
-loops begin with the same content, which is put back afterwards. Under a limit of memory, the tape of the first
+loops begin with the same content, which is restored afterwards. Under a limit of memory, the tape of the first
 step decides how many steps are tried.
 """
 
@@ -42,12 +42,12 @@ from ckptplan.torch.state.nests import (
 )
 from ckptplan.torch.state.places import Place, has_graph
 
-#: The steps that are tried, and those that are tried within a tight limit of memory.
+#: How many steps are tried, and how many are tried within a tight limit of memory.
 TRIAL_STEPS, TIGHT_TRIAL_STEPS = 4, 2
-#: The steps that are tried of a cell with its own backward pass, which may be wrong where neurons fire.
+#: How many steps are tried of a cell with its own backward pass, which may be wrong where neurons fire.
 _OWN_TRIAL_STEPS = 16
 _HALF_ROUNDING = 1e-3
-#: How often steps are tried, or a sequence begins, with what its later steps showed.
+#: How often steps are tried, or a sequence begins, if later steps do what earlier steps did not.
 MAX_ATTEMPTS = 4
 #: The share of its norm by which a gradient may differ, since it is a sum in another order.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -56,7 +56,7 @@ _OTHER_ROUNDING = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PlainLoop:
-    """What a plain loop over the first steps gave: digests of gradients, their names, types, and the loss."""
+    """The results of a plain loop over the first steps: digests, names and types of gradients, and the loss."""
 
     #: The steps that ran.
     steps: int
@@ -72,23 +72,23 @@ class PlainLoop:
 
 
 class TrialObserver(Protocol):
-    """What observes the small schedule of a trial: an observer, with a context around the schedule."""
+    """An observer of the small schedule of a trial, with a context around the schedule."""
 
     def enter(self) -> AbstractContextManager[Any]:
         """Begin to observe; return the context in which the schedule is to run."""
 
     def __call__(self, action: Action, run: Any) -> object:
-        """Note what an action did."""
+        """Observe an action that is done."""
 
 
 def try_steps(
     call: Call, scope: Scope, *, limit: int | None = None, observer: TrialObserver | None = None
 ) -> PlainLoop:
-    """Try the first steps of a call, again if they show more than was known; return what a plain loop gave.
+    """Try the first steps of a call, again after a LateStateError; return the results of a plain loop.
 
     Arguments:
         call: the call.
-        scope: what it can reach.
+        scope: the scope of the call.
         limit: bytes that the trial may take: two steps are tried if more do not fit; None for no limit.
         observer: observes the small schedule, unless the limit allows for fewer steps than usual.
 
@@ -116,7 +116,7 @@ def try_steps(
 def _compare_with_or_without_graph(
     call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver | None
 ) -> None:
-    """Compare the first steps; if they differ, compare them with a graph in steps that run without a tape."""
+    """Compare the first steps. If they differ, compare again, with a graph in steps without a tape."""
     try:
         _compare(call, scope, plain, observer)
     except LateStateError:
@@ -134,7 +134,7 @@ def _compare_with_or_without_graph(
 
 
 def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> PlainLoop:
-    """Run steps as a plain loop, and lift the places that they change. Everything is put back.
+    """Run steps as a plain loop, and lift the places that they change. Undo all changes.
 
     Raises InputError for a tensor that steps write in place and that is too large to be copied.
     """
@@ -144,7 +144,7 @@ def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> Plain
     except RuntimeError as error:
         if "a view of a leaf Variable" not in str(error):
             raise
-        # Steps write in place into what an earlier call left with a graph.
+        # Steps write in place into tensors that an earlier call left with a graph.
         scope.reach.restore(scope.start)
         with ForwardContext(call.device.type).cast_again():
             return _TrialLoop(call, scope, limit, copies=True).run()
@@ -168,13 +168,13 @@ class _TrialLoop:
         self._constants = Constants(scope.reach.list_graph_places())
         self._constants.insert_computed(copies=copies)
         leaves, nest = flatten(call.state, parameters=True)
-        # Steps may write into what they are given.
+        # Steps may write into the tensors that they get.
         self._state_leaves = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
-        given = _view_computed(self._state_leaves, leaves)
+        computed = _view_computed(self._state_leaves, leaves)
         cut, self._input_nest = call.inputs.cut(0, call.inputs.steps)
         self._inputs = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in cut]
-        self._passed = PassedState(fill(nest, given))
-        self._own = StatePart(self._passed)
+        self._passed = PassedState(fill(nest, computed))
+        self._passed_part = StatePart(self._passed)
         self._snapshot = scope.reach.take_snapshot(all_digests=True)
         #: The tensors of the state after the last step, with their versions and parts.
         self._watched: list[tuple[Tensor, int, StatePart]] = []
@@ -184,13 +184,13 @@ class _TrialLoop:
         self._carrying: set[StatePart] = set()
 
     def run(self) -> PlainLoop:
-        """Run the steps, and note what they showed."""
+        """Run the steps, and set the traits of the scope."""
         call, scope, passed = self._call, self._scope, self._passed
         terms: list[Tensor] = []
         waiting: list[Any] = []
         created: list[list[Tensor]] = []
         before: list[Tensor] = []
-        outside = {id(leaf) for leaf in (*self._state_leaves, *self._inputs, *self._constants.leaves)}
+        own_leaves = {id(leaf) for leaf in (*self._state_leaves, *self._inputs, *self._constants.leaves)}
         self._watch(observes=False)
         for step, x in enumerate(call.inputs.iterate(self._inputs, self._input_nest, 0, call.inputs.steps)):
             # Chunks run in the precision of the parameters.
@@ -207,7 +207,7 @@ class _TrialLoop:
             self._snapshot = after
             self._watch()
             ends = [*new, *(leaf for part in self._parts for leaf in list_leaves(part.place.get()))]
-            created.append([leaf for leaf in find_leaves(ends, until=before) if id(leaf) not in outside])
+            created.append([leaf for leaf in find_leaves(ends, until=before) if id(leaf) not in own_leaves])
             terms, before = [*terms, *new], ends
             if not self._has_room([*terms, *ends], step + 1):
                 break
@@ -216,8 +216,8 @@ class _TrialLoop:
         if "final_loss" in call.losses:
             terms.append(check_scalar(call.losses["final_loss"](passed.value), "final_loss"))
         self._check_outputs()
-        self._note_caches()
-        self._note_parts(created)
+        self._name_caches()
+        self._mark_parts(created)
         plain = self._differentiate(terms, len(created))
         self._find_unread(len(created) - 1)
         return plain
@@ -233,7 +233,7 @@ class _TrialLoop:
 
     @property
     def _parts(self) -> list[StatePart]:
-        return [self._own, *self._scope.lifted]
+        return [self._passed_part, *self._scope.lifted]
 
     def _take_snapshot(self) -> Any:
         return self._scope.reach.take_snapshot(all_digests=True)
@@ -262,7 +262,7 @@ class _TrialLoop:
             )
 
     def _watch(self, *, observes: bool = True) -> None:
-        """Note which parts the last step wrote in place, which carry gradients, and what they hold."""
+        """Find the parts that the last step wrote in place or that carry gradients; watch their tensors."""
         for tensor, version, part in self._watched:
             if not tensor.is_inference() and tensor._version != version:
                 part.is_written = True
@@ -273,32 +273,32 @@ class _TrialLoop:
             if observes and any(leaf.grad_fn is not None for leaf in leaves):
                 self._carrying.add(part)
 
-    def _note_caches(self) -> None:
-        """Note which caches steps fill with tensors that need no gradient."""
+    def _name_caches(self) -> None:
+        """Set the trait that names the caches that steps fill with tensors that need no gradient."""
         caches = self._scope.reach.list_filled_caches(self._scope.start)
-        known = self._scope.traits.constant_caches
+        earlier = self._scope.traits.constant_caches
         names = {
             cache.name for cache in caches if not any(tensor.requires_grad for tensor in cache.list_tensors())
         }
-        self._scope.set_traits(constant_caches=known | names)
+        self._scope.set_traits(constant_caches=earlier | names)
 
-    def _note_parts(self, created: list[list[Tensor]]) -> None:
-        """Note which parts carry gradients, and which leaves steps use that the search did not reach."""
+    def _mark_parts(self, created: list[list[Tensor]]) -> None:
+        """Mark parts that carry gradients; find the leaves that steps use but that the scope does not reach."""
         scope = self._scope
-        scope.set_traits(writes_passed=scope.traits.writes_passed or self._own.is_written)
+        scope.set_traits(writes_passed=scope.traits.writes_passed or self._passed_part.is_written)
         for part in self._carrying:
             part.carries = True
         scope.lift_tensors([part for part in scope.lifted if part.is_content and part.carries])
-        known = {id(leaf) for leaf in scope.reach.list_parameters()}
-        others = [leaf for leaf in created[0] if id(leaf) not in known]
-        again = {id(leaf) for leaf in created[-1]}
-        # Leaves that another step uses, too, existed before. Each step creates the others.
-        lasting = [leaf for leaf in others if len(created) > 1 and id(leaf) in again]
+        reached = {id(leaf) for leaf in scope.reach.list_parameters()}
+        unreached = [leaf for leaf in created[0] if id(leaf) not in reached]
+        used_last = {id(leaf) for leaf in created[-1]}
+        # Leaves that another step uses, too, existed before. Each step creates its other leaves.
+        lasting = [leaf for leaf in unreached if len(created) > 1 and id(leaf) in used_last]
         scope.hidden_leaves = tuple(map(TensorWeakRef, lasting))
-        scope.set_traits(temporary_leaves=len(others) - len(lasting))
+        scope.set_traits(temporary_leaves=len(unreached) - len(lasting))
 
     def _differentiate(self, terms: Sequence[Tensor], steps: int) -> PlainLoop:
-        """Return the gradients of all terms; note which parts are used with the graph from before the call."""
+        """Return the gradients of all terms; mark parts that steps use with the graph from before the call."""
         call, scope, constants = self._call, self._scope, self._constants
         pairs = name_leaves(call, scope, self._state_leaves, self._inputs, constants)
         wanted: list[Tensor] = [leaf for leaf, _ in pairs]
@@ -339,12 +339,12 @@ class _TrialLoop:
                 value = content if part.place.holder.is_whole else content.get(part.place.key)
                 part.inherits = any(id(leaf) in originals for leaf in list_leaves(value) if has_graph(leaf))
         rows, inputs = call.inputs.rows(0, steps)[1], {id(leaf) for leaf in self._inputs}
-        pairs_found = zip(wanted, gradients, strict=True)
-        cut = [one[:rows] if one is not None and id(leaf) in inputs else one for leaf, one in pairs_found]
+        leaf_grads = zip(wanted, gradients, strict=True)
+        cut = [grad[:rows] if grad is not None and id(leaf) in inputs else grad for leaf, grad in leaf_grads]
         return PlainLoop(steps=steps, gradients=digest_gradients(cut), names=names, dtypes=dtypes, total=total)
 
     def _find_unread(self, step: int) -> None:
-        """Find the parts that no step reads before it writes them: one more step runs without their tensors."""
+        """Find the parts that steps write before they read them. One more step runs without their tensors."""
         call, scope = self._call, self._scope
         candidates = [part for part in scope.lifted if not part.is_written and list_leaves(part.place.get())]
         for part in candidates:
@@ -358,7 +358,7 @@ class _TrialLoop:
                     self._take_output(step, output, [])
             for part in self._parts:
                 for leaf in list_leaves(part.place.get()):
-                    # What a step moves to another place is read; gradients pass through what it leaves.
+                    # A tensor that a step moves is read. Gradients pass through a tensor that a step leaves.
                     if isinstance(leaf, Placeholder) and (leaf.part is not part or part.carries):
                         leaf.part.is_read = True
         except Exception:
@@ -367,9 +367,9 @@ class _TrialLoop:
 
 
 def _view_computed(copies: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of tensors, and views of those whose original was computed, which are no leaves either."""
+    """Return the copies of tensors. A copy of a computed tensor becomes a view, so that it is no leaf."""
     pairs = zip(copies, leaves, strict=True)
-    return [own.view_as(own) if leaf.grad_fn is not None else own for own, leaf in pairs]
+    return [copied.view_as(copied) if leaf.grad_fn is not None else copied for copied, leaf in pairs]
 
 
 def _is_of_autograd(error: RuntimeError) -> bool:
@@ -393,14 +393,14 @@ def _weigh_state(passed: Any, scope: Scope) -> list[Tensor]:
 
 def weigh(tensor: Tensor) -> Tensor:
     """Return a weighted sum of a tensor, whose gradient has many values."""
-    # A DTensor cannot be multiplied by weights that are none.
+    # A DTensor cannot be multiplied by weights that are no DTensor.
     tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     flat = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1)
     return (flat * repeat_weights(flat.numel(), flat.dtype, flat.device)).sum()
 
 
 def list_trial_actions(steps: int) -> list[Action]:
-    """Return actions that reverse a few steps in chunks of two steps and of one, from a checkpoint used again.
+    """Return actions that reverse a few steps in chunks of two steps and of one, from one checkpoint.
 
     The first step runs once more than needed, since a cell that counts its calls modulo 2 may give the same
     result after an even number of further runs.
@@ -441,22 +441,22 @@ def differentiate_copy(
     run: Runner,
     enter: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[list[Any], list[str], float]:
-    """Run a call on tensors of its own; return the gradients, what each is of, and the loss.
+    """Run a call on copies of its tensors; return the gradients, the names of their leaves, and the loss.
 
-    The gradients are those of parameters, the state, the inputs and constants. Everything is put back.
+    The gradients are those of parameters, the state, the inputs and constants. All changes are undone.
     ``enter`` returns a context around the forward and the backward pass.
     """
     steps = call.inputs.steps
     leaves, nest = flatten(call.state, parameters=True)
     state = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
-    given = _view_computed(state, leaves)
+    computed = _view_computed(state, leaves)
     inputs = call.inputs.take_first(steps)
     constants = Constants(scope.reach.list_graph_places())
     constants.insert_computed()
     try:
         with enter():
-            # As in a call of a user, who has the final state when gradients arrive.
-            results, final = run(replace(call, inputs=inputs, state=fill(nest, given)))
+            # Hold the final state until gradients arrive, as a user does.
+            results, final = run(replace(call, inputs=inputs, state=fill(nest, computed)))
             terms = results if call.losses else _weigh_steps(call, results)
             live = [term for term in terms if term.requires_grad]
             if scope.traits.losses_are_late:
@@ -466,9 +466,9 @@ def differentiate_copy(
             ones = [torch.ones_like(term) for term in live]
             with without_hooks(scope.list_parameters(call)):
                 is_reached = bool(live and wanted)
-                found = torch.autograd.grad(live, wanted, ones, allow_unused=True) if is_reached else ()
+                gradients = torch.autograd.grad(live, wanted, ones, allow_unused=True) if is_reached else ()
         total = float(sum(float(term.detach()) for term in terms))
-        return list(found), [name for _, name in pairs], total
+        return list(gradients), [name for _, name in pairs], total
     finally:
         scope.reach.restore(scope.start)
 
@@ -505,9 +505,9 @@ def name_leaves(
 ) -> list[tuple[Tensor, str]]:
     """Return the leaves whose gradients are wanted, each with a name."""
     reached = {id(leaf): name for leaf, name in zip(scope.reach.tensors, scope.reach.names, strict=True)}
-    own = scope.list_parameters(call)
+    parameters = scope.list_parameters(call)
     pairs = [
-        *((leaf, reached.get(id(leaf), f"parameter {number}")) for number, leaf in enumerate(own)),
+        *((leaf, reached.get(id(leaf), f"parameter {number}")) for number, leaf in enumerate(parameters)),
         # A step may have written into a tensor of the state in place.
         *((leaf, f"tensor {number} of the state") for number, leaf in enumerate(state) if leaf.is_leaf),
         *((leaf, f"tensor {number} of the inputs") for number, leaf in enumerate(inputs)),
@@ -567,19 +567,19 @@ def compare_gradients(plain: PlainLoop, planned: Sequence[tuple[float, float]], 
     scale = max(abs(plain.total), abs(total), 1e-30)
     if plain.total == plain.total and abs(total - plain.total) > rounding * scale:
         raise _refuse(f"the loss is {total:.6g} and was {plain.total:.6g}")
-    for name, (old, norm), (new, other) in zip(plain.names, plain.gradients, planned, strict=True):
-        size = norm or other
-        if max(abs(old - new), abs(norm - other)) > rounding * size:
-            share = max(abs(old - new), abs(norm - other)) / size
+    for name, (old, norm), (new, new_norm) in zip(plain.names, plain.gradients, planned, strict=True):
+        size = norm or new_norm
+        if max(abs(old - new), abs(norm - new_norm)) > rounding * size:
+            share = max(abs(old - new), abs(norm - new_norm)) / size
             raise _refuse(
-                f"the gradient of {name} {f'differs by {share:.1g} of its norm' if other else 'is missing'}"
+                f"the gradient of {name} {f'differs by {share:.1g} of its norm' if new_norm else 'is missing'}"
             )
 
 
-def _refuse(what: str) -> InputError:
+def _refuse(difference: str) -> InputError:
     return InputError(
         f"the first steps give something else when they run again from a checkpoint than in a plain loop: "
-        f"{what}. "
+        f"{difference}. "
         "They depend on something outside of attributes, variables and containers, such as a file or a clock, "
         "or on "
         "whether gradients are enabled",

@@ -1,4 +1,4 @@
-"""Explains exhausted memory: what was predicted, what is available, and which plan should fit."""
+"""Explains exhausted memory: the predicted and the available bytes, and a plan that should fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ckptplan.wording import Argument
 
 #: Share of free memory for a plan; the rest is for gradients, workspaces and fragmentation.
 _SHARE = 0.7
-#: What errors say that are no OutOfMemoryError: of the C library, of CUDA, and of its libraries' workspaces.
+#: Texts of other errors than OutOfMemoryError: of the C library, of CUDA, and of its libraries' workspaces.
 _EXHAUSTED = (
     "can't allocate memory",
     "CUDA error: out of memory",
@@ -40,17 +40,17 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
 
     def __init__(self, *, predicted: int | None, available: int | None, suggestion: str, cause: str) -> None:
         self.predicted, self.available = predicted, available
-        there = "an unknown amount is" if available is None else f"{format_bytes(available)} are"
+        free = "an unknown amount is" if available is None else f"{format_bytes(available)} are"
         expected = (
             "nothing is predicted without a plan"
             if predicted is None
             else f"the plan predicts {format_bytes(predicted)} of local memory besides weights, "
             "inputs and gradients"
         )
-        super().__init__(f"memory ran out: {expected}, {there} available; {suggestion} ({cause})")
+        super().__init__(f"memory ran out: {expected}, {free} available; {suggestion} ({cause})")
 
     def details(self) -> dict[str, Any]:
-        """Return what was predicted and what is available, in bytes."""
+        """Return the predicted and the available bytes."""
         return {"predicted": self.predicted, "available": self.available}
 
 
@@ -88,27 +88,27 @@ def available_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)
-        # The allocator refuses what torch.cuda.set_per_process_memory_fraction does not leave it.
+        # torch.cuda.set_per_process_memory_fraction limits what the allocator may take.
         allowed = int(_read_fraction(device) * total)
         return int(max(0, min(free, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device))
     return find_free_memory()
 
 
 def _read_fraction(device: torch.device) -> float:
-    """Return the share of a device's memory that PyTorch's allocator may take; older versions do not tell."""
+    """Return the share of a device's memory that PyTorch's allocator may take; 1 if it is not known."""
     read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
-    # It takes no device without a number.
+    # The function needs a device with a number.
     return 1.0 if read is None else float(read(number_device(device)))
 
 
 def number_device(device: torch.device) -> int:
-    """Return the number of a CUDA device: the present one if it has none, as ``torch.device("cuda")``."""
+    """Return the number of a CUDA device; ``torch.device("cuda")`` has the number of the current one."""
     number: int | None = device.index
     return torch.cuda.current_device() if number is None else number
 
 
 def _suggest_plan(plan: Plan, available: int | None) -> str:
-    """Return a suggestion of a plan that should fit, by the model."""
+    """Return text that suggests a plan that should fit, by the model."""
     budget = plan.predicted.local_peak_bytes - 1
     budget = max(1, int(_SHARE * (budget if available is None else min(available, budget))))
     try:
@@ -116,7 +116,7 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
     except Infeasible as error:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in smaller.parameters.items())
-    # Of a plan that was made for a limit, the next smaller limit.
+    # For a plan that was made for a limit, suggest a smaller limit.
     within = f"memory={budget}" if plan.workload.limited else f"a plan for {Argument('local_bytes', budget)}"
     return (
         f"{within} should fit: {smaller.strategy}{f' ({settings})' if settings else ''}, "

@@ -1,6 +1,6 @@
-"""Measures the memory of tensors in bytes of real storages: the present amount and the peak.
+"""Measures the memory of tensors in bytes of real storages: the current amount and the peak.
 
-Allocators report what compiled graphs take, too. Times are those of the clock that fits a device.
+Counters of allocators include the memory of compiled graphs. ``choose_clock`` returns the clock for a device.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_iter
 
 #: Returns seconds; only differences mean something.
 Clock: TypeAlias = Callable[[], float]
-#: Processor time is used where it is at least as fine as this, in seconds: on some systems it is not.
-_FINE = 1e-5
+#: Processor time is used only if its resolution is at most this, in seconds.
+_MAX_RESOLUTION = 1e-5
 
 
 def choose_clock(device: torch.device) -> Clock:
@@ -28,32 +28,32 @@ def choose_clock(device: torch.device) -> Clock:
     With one thread on a processor it is the processor time of this process, which other programs on the machine
     do not lengthen; otherwise wall time.
     """
-    fine = time.get_clock_info("process_time").resolution <= _FINE
+    fine = time.get_clock_info("process_time").resolution <= _MAX_RESOLUTION
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     return time.process_time if alone and fine else time.perf_counter
 
 
 def name_clock(device: torch.device) -> Literal["wall time", "processor time"]:
-    """Return what ``choose_clock`` measures, as text."""
+    """Return the name of the time that ``choose_clock`` measures."""
     return "wall time" if choose_clock(device) is time.perf_counter else "processor time"
 
 
 @dataclass
 class Allocated:
-    """The bytes that were allocated at most, beyond those at the beginning."""
+    """The peak of the allocated bytes, beyond the bytes at the beginning."""
 
     peak: int = 0
 
 
 class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
-    """The bytes of a CUDA device that its allocator gives inside the context, now and at most.
+    """The current and the peak bytes that the allocator of a CUDA device gives inside the context.
 
-    Kernels take memory of their own there, which ``LiveBytes`` does not see.
+    They include the workspaces of kernels, which ``LiveBytes`` does not see.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._before = device, 0
-        #: What was allocated in the end, once the context is left.
+        #: The current and the peak bytes at the end, once the context is left.
         self._ended: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
 
     @property
     def now(self) -> int:
-        """The present bytes."""
+        """The current bytes."""
         return self._ended[0] if self._ended else torch.cuda.memory_allocated(self._device) - self._before
 
     @property
@@ -77,13 +77,13 @@ class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
         return self._ended[1] if self._ended else torch.cuda.max_memory_allocated(self._device) - self._before
 
     def forget(self) -> None:
-        """Let the peak be the present bytes."""
+        """Reset the peak to the current bytes."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
 
 @contextmanager
 def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedBytes]:
-    """Measure what the block allocates on a device; ``peak`` is known afterwards."""
+    """Measure the bytes that the block allocates on a device; ``peak`` is known afterwards."""
     if device.type == "cuda":
         with AllocatedBytes(device) as counted:
             yield counted
@@ -100,15 +100,15 @@ def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedByt
         yield allocated
     finally:
         records = legacy._disable_profiler_legacy()
-    #: The present bytes are not known.
+    # Count from zero, since the bytes at the beginning are not known.
     now = 0
-    for event in (one for thread in records for one in thread if one.kind() == "memory_alloc"):
+    for event in (record for thread in records for record in thread if record.kind() == "memory_alloc"):
         now += event.cpu_memory_usage()
         allocated.peak = max(allocated.peak, now)
 
 
 class AllocatedPeak(AbstractContextManager["AllocatedPeak"]):
-    """Counts the most bytes that the block allocates, which are known afterwards."""
+    """Counts the peak of the bytes that the block allocates, which is known afterwards."""
 
     now = 0
 
@@ -129,7 +129,7 @@ class AllocatedPeak(AbstractContextManager["AllocatedPeak"]):
         return self._allocated.peak
 
     def forget(self) -> None:
-        """Nothing is known before the end of the block."""
+        """Do nothing, since the peak is known only at the end of the block."""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -144,10 +144,10 @@ class LiveBytes(TorchDispatchMode):
         self.now = 0
         self.peak = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self._outside: dict[int, weakref.ref[Any]] = {}
 
     def forget(self) -> None:
-        """Let the peak be the present bytes."""
+        """Reset the peak to the current bytes."""
         self.peak = self.now
 
     def __torch_dispatch__(
@@ -161,7 +161,7 @@ class LiveBytes(TorchDispatchMode):
         # Storages of the arguments were created outside, unless they are already counted.
         for value in tree_iter((args, kwargs)):
             for storage in _list_storages(value):
-                self._meet(storage)
+                self._exclude(storage)
         if func is torch.ops.aten.add.Tensor and _grows(args[0]):
             # Under a mode, autograd would add to a copy.
             func = torch.ops.aten.add_.Tensor
@@ -172,23 +172,23 @@ class LiveBytes(TorchDispatchMode):
                 self._count(storage)
         return result
 
-    def _meet(self, storage: torch.UntypedStorage) -> None:
+    def _exclude(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
-        if key not in self._alive and key not in self._known:
-            self._known[key] = weakref.ref(storage, lambda _: self._known.pop(key))
+        if key not in self._alive and key not in self._outside:
+            self._outside[key] = weakref.ref(storage, lambda _: self._outside.pop(key))
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
-        if key in self._alive or key in self._known:
+        if key in self._alive or key in self._outside:
             return
         # Tensors without memory stand for layouts.
         size = 0 if storage.device.type == "meta" else storage.nbytes()
 
-        def gone(_: object) -> None:
+        def subtract(_: object) -> None:
             self.now -= size
             del self._alive[key]
 
-        self._alive[key] = weakref.ref(storage, gone)
+        self._alive[key] = weakref.ref(storage, subtract)
         self.now += size
         self.peak = max(self.peak, self.now)
 
@@ -199,7 +199,7 @@ def _grows(total: object) -> bool:
 
 
 def _list_storages(value: object) -> list[torch.UntypedStorage]:
-    """Return the storages of a tensor: of a sparse one those of its parts; zeros of forward mode have none."""
+    """Return the storages of a tensor, or of the parts of a sparse tensor; forward-mode zeros have none."""
     if not isinstance(value, torch.Tensor):
         return []
     if value.layout is torch.sparse_coo:

@@ -28,18 +28,18 @@ from ckptplan.torch.fit.measure import Measurement
 from ckptplan.torch.run_call import POSTPONED, SINGLE_STEPS, is_postponed
 from ckptplan.units import format_bytes, parse_limit
 
-#: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the first
-#: step of the optimizer, and other programs.
+#: The share of the free memory of the device that ``memory="auto"`` takes. The rest is for fragmentation, the
+#: first step of the optimizer, and other programs.
 AUTO_SHARE = 0.7
 #: The strategies that keep nothing remote.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
-#: The strategies that move single states, and the one that moves several in a message.
+#: The strategies that move single states, and the strategy that moves several states in a message.
 _REMOTE_STRATEGIES = ("remote", "double", "double-growing", "periodic")
 _BATCH_STRATEGIES = ("hierarchical",)
-#: A mean of squares of all outputs takes so many times their bytes: outputs, gradients, and what it makes.
+#: How many times their bytes a mean of squares of all outputs takes, with gradients and other tensors.
 MADE_OF_OUTPUTS = 5
-#: Times are measured once: of plans whose times differ by less, the plan that takes less memory is chosen.
-_ABOUT = 1.02
+#: Plans within this factor of the least time count as equally quick, since times are measured only once.
+_EQUAL_FACTOR = 1.02
 #: Budgets that are tried to find a plan that leaves room for a loss of the outputs.
 _TRIES = 4
 _SUMS = (
@@ -49,66 +49,66 @@ _SUMS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class OtherSequences:
     """The memory that other sequences of the same call take.
 
     Arguments:
-        sequences: the sequences that run one after another before all are reversed, this one included.
-        kept: the bytes that the others keep beside their states and tapes.
-        later: the bytes of their gradients.
-        outputs: the bytes of the outputs of the call; None for those of this sequence.
+        sequences: the sequences that run one after another before all are reversed, including this one.
+        kept_bytes: the bytes that the other sequences keep besides their states and tapes.
+        grad_bytes: the bytes of the gradients of the other sequences.
+        output_bytes: the bytes of the outputs of the call; None for the outputs of this sequence.
     """
 
     sequences: int = 1
-    kept: int = 0
-    later: int = 0
-    outputs: int | None = None
+    kept_bytes: int = 0
+    grad_bytes: int = 0
+    output_bytes: int | None = None
 
 
 #: A call of one sequence.
-ALONE = Beside()
+ALONE = OtherSequences()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The memory of a call, and what is there beside checkpoints, tapes and the tensors of a step.
+    """The memory limit of a call, and its memory besides checkpoints, tapes and the tensors of a step.
 
     Arguments:
         limit: the bytes that the call may take.
-        kept: the bytes that are there all the time.
-        later: the bytes that are there in the backward pass, as gradients of inputs.
-        working: the bytes that steps may work with beside what was measured.
+        kept_bytes: the bytes that the call holds all the time.
+        grad_bytes: the bytes that the call holds in the backward pass, such as gradients of inputs.
+        working: the bytes that steps may work with in addition to the measured ones.
         keeps_caches: whether the caches of all steps have to stay.
-        outputs: the bytes of the outputs that are returned; 0 if the call returns a loss.
-        tried: the bytes that the trial of a first call takes; 0 in later calls.
-        sequences: the sequences whose states and tapes are there together.
+        output_bytes: the bytes of the outputs that are returned; 0 if the call returns a loss.
+        trial_bytes: the bytes that the trial of a first call takes; 0 in later calls.
+        sequences: the number of sequences whose states and tapes exist at the same time.
         links: ways to keep checkpoints off the device.
     """
 
     limit: int
-    kept: int = 0
-    later: int = 0
+    kept_bytes: int = 0
+    grad_bytes: int = 0
     working: int = 0
     keeps_caches: bool = False
-    outputs: int = 0
-    tried: int = 0
+    output_bytes: int = 0
+    trial_bytes: int = 0
     sequences: int = 1
     links: tuple[Link, ...] = ()
 
     @property
     def resident(self) -> int:
-        """The bytes that a plan counts for the whole sequence: outputs and their gradients, too."""
-        return self.kept + self.later + 2 * self.outputs
+        """The bytes that a plan counts for the whole sequence, including outputs and their gradients."""
+        return self.kept_bytes + self.grad_bytes + 2 * self.output_bytes
 
     def find_excess(self, plan: Plan) -> int:
-        """Return the bytes by which a plan passes the limit between the forward and the backward pass.
+        """Return the bytes by which a plan exceeds the limit between the forward and the backward pass.
 
-        There the caller makes a loss of the outputs. A mean of squares is assumed. Zero or less if the plan has
-        room for the loss.
+        There the caller computes a loss of the outputs, which is assumed to be a mean of squares. The result is
+        zero or less if the plan has room for the loss.
         """
-        if not self.outputs:
+        if not self.output_bytes:
             return 0
-        # There are the states before and after the last steps, too. The first state is the caller's.
+        # The states before and after the last steps exist, too. The first state belongs to the caller.
         sizes, states, recorded, cached = plan.workload, 2, 0, 0
         for action in takewhile(lambda action: not isinstance(action, Backward), schedule_of(plan)):
             match action:
@@ -119,14 +119,14 @@ class Space:
                 case Transfer(moved, Tier.LOCAL, _, caches):
                     states -= sum(number > 0 for number in moved)
                     cached -= 0 if caches is None else caches[1] - caches[0]
-                case Advance(start, stop, kept):
-                    cached += stop - start if kept is None else kept
+                case Advance(start, stop, cached_steps):
+                    cached += stop - start if cached_steps is None else cached_steps
                 case Record(start, stop):
                     recorded += stop - start
                     cached += stop - start
         tapes = 0 if is_postponed(plan) else recorded
-        made = cached * sizes.cache_bytes + self.kept + MADE_OF_OUTPUTS * self.outputs
-        return made + states * sizes.state_bytes + tapes * sizes.tape_bytes - self.limit
+        held = cached * sizes.cache_bytes + self.kept_bytes + MADE_OF_OUTPUTS * self.output_bytes
+        return held + states * sizes.state_bytes + tapes * sizes.tape_bytes - self.limit
 
 
 def read_limit(memory: object, device: torch.device) -> int:
@@ -137,22 +137,22 @@ def read_limit(memory: object, device: torch.device) -> int:
             raise InputError(
                 "cannot be found out on this system", field="memory", accepted="a size, as '2 GiB'"
             )
-        # What a sequence of the same shapes had free before should give the same plan again.
+        # Rounding makes calls of the same shapes get the same plan, although free memory varies.
         return round_down(int(AUTO_SHARE * free))
     return parse_limit(memory, field="memory", or_else=", or 'auto'")
 
 
 def choose_plan(measurement: Measurement, steps: int, space: Space) -> Plan:
-    """Return the quickest plan for measured steps that has room for a loss of the outputs, if any plan has.
+    """Return the quickest plan with room for a loss of the outputs, or the quickest plan if none has room.
 
     Arguments:
-        measurement: what the steps take.
+        measurement: the sizes and times of the steps.
         steps: T.
         space: the memory of the call.
 
     Raises Infeasible if no plan fits.
     """
-    return _choose(measurement.repeat(space.sequences), steps, replace(space, tried=0))
+    return _choose(measurement.repeat(space.sequences), steps, replace(space, trial_bytes=0))
 
 
 @lru_cache(maxsize=1024)
@@ -160,7 +160,7 @@ def _choose(measurement: Measurement, steps: int, space: Space) -> Plan:
     make = partial(_make_request, measurement, steps, space)
     best = _search(make, space.links)
     if best is None:
-        # It raises, and says what would help.
+        # This raises Infeasible, with suggestions.
         best = rank_strategies(make(), only_best=True).best()
     plans = _list_with_room(best, measurement, space)
     room, less = leave_margin(space.limit), 0
@@ -168,12 +168,12 @@ def _choose(measurement: Measurement, steps: int, space: Space) -> Plan:
         excess = space.find_excess(plans[-1])
         if excess <= 0:
             break
-        # Less memory is no help to a plan that keeps all tapes: the next plan does not.
+        # A smaller budget does not help a plan that keeps all tapes, and the next plan keeps fewer.
         if plans[-1].strategy != "base":
             less = room - plans[-1].predicted.local_peak_bytes + excess
         if less >= room - space.resident:
             break
-        smaller = _search(partial(make, less=less, at_once=False), space.links)
+        smaller = _search(partial(make, reserved=less, at_once=False), space.links)
         if smaller is None:
             break
         plans += _list_with_room(smaller, measurement, space)
@@ -181,7 +181,7 @@ def _choose(measurement: Measurement, steps: int, space: Space) -> Plan:
 
 
 def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | None:
-    """Return the quickest plan, which says what links bought; None if no plan fits."""
+    """Return the quickest plan, with a note on what the links save; None if no plan fits."""
     local, remote = _find_best(make()), _plan_remote(make, links)
     if remote is None:
         return local
@@ -198,7 +198,7 @@ def _find_best(request: Request) -> Plan | None:
 def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple[Plan, str] | None:
     """Return the quickest plan that uses a link, and its place; None if no plan fits.
 
-    Transfers beside compute need two buffers, which may be better spent on checkpoints.
+    Transfers that overlap compute need two buffers, whose memory may be better spent on checkpoints.
     """
     remote_plans: list[tuple[Plan, str]] = []
     for link, overlaps, batches in product(links, (True, False), (True, False)):
@@ -210,7 +210,7 @@ def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple
 
 
 def _list_with_room(plan: Plan, measurement: Measurement, space: Space) -> list[Plan]:
-    """Return a plan, after it the same plan with its last recording postponed if that is what leaves room."""
+    """Return a plan. If it lacks room for a loss, put it behind its copy with a postponed last recording."""
     last = [action for action in _list_sweep(plan) if isinstance(action, Record)][-1]
     if space.find_excess(plan) <= 0 or not last.start:
         return [plan]
@@ -222,7 +222,7 @@ def _list_sweep(plan: Plan) -> list[Any]:
 
 
 def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
-    """Return a plan whose last recording is postponed, which runs so many steps once more."""
+    """Return a plan whose last recording is postponed, so that its ``steps`` steps run once more."""
     added_seconds = steps * measurement.replay_seconds + measurement.save_seconds + measurement.load_seconds
     predicted = plan.predicted
     seconds = predicted.seconds + added_seconds
@@ -244,19 +244,19 @@ def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
 
 
 def note_single_steps(plan: Plan) -> Plan:
-    """Return a plan that says that there is room for the outputs of one step at a time."""
+    """Return a plan with a note that it has room for the outputs of only one step at a time."""
     note = BasisEntry(
-        field=SINGLE_STEPS, kind="derived", text="outputs and adjoints are there for one step at a time"
+        field=SINGLE_STEPS, kind="derived", text="there is room for outputs and adjoints of one step at a time"
     )
     return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
 
 
 def _pick(plans: list[Plan], space: Space) -> Plan:
-    """Return the quickest plan with room for a loss of the outputs; if none has room, the plan with most."""
+    """Return the quickest plan with room for a loss of the outputs, or else the plan with the most."""
     excess = {id(plan): max(0, space.find_excess(plan)) for plan in plans}
     fitting = [plan for plan in plans if not excess[id(plan)]] or plans
-    enough = _ABOUT * min(plan.predicted.seconds for plan in fitting)
-    quick = (plan for plan in fitting if plan.predicted.seconds <= enough)
+    longest = _EQUAL_FACTOR * min(plan.predicted.seconds for plan in fitting)
+    quick = (plan for plan in fitting if plan.predicted.seconds <= longest)
     return min(quick, key=lambda plan: (excess[id(plan)], plan.predicted.local_peak_bytes))
 
 
@@ -266,8 +266,8 @@ def refuse(
     """Return the error for a limit that is too small, which names the least limit with which all calls fit.
 
     Arguments:
-        error: why no plan fits.
-        measurement: what the steps take.
+        error: the reason why no plan fits.
+        measurement: the sizes and times of the steps.
         steps: T.
         space: the memory of the call.
         shape: the shape of the inputs, time first; () if it is not known.
@@ -278,9 +278,9 @@ def refuse(
     )
     parts = f", of which {inside} are gradients and the tensors of a step"
     if space.resident:
-        what = "outputs and gradients of the sequence" if space.outputs else "kept for the whole sequence"
-        parts += f", {kept} {what}"
-        if space.outputs and space.resident > space.limit:
+        kind = "outputs and gradients of the sequence" if space.output_bytes else "kept for the whole sequence"
+        parts += f", {kept} {kind}"
+        if space.output_bytes and space.resident > space.limit:
             parts += f", more than the limit: a loss that is a sum over time needs none with {_SUMS}"
     return refuse_limit(
         error,
@@ -289,18 +289,18 @@ def refuse(
         limit=space.limit,
         gradients=measurement.parameter_bytes,
         parts=parts,
-        tried=space.tried,
+        tried=space.trial_bytes,
         shape=shape,
     )
 
 
 def find_costs(measurement: Measurement, space: Space) -> StepCosts:
-    """Return the costs of a step, and what is there beside it."""
+    """Return the costs of a step, including the memory that a call holds besides it."""
     return _make_request(measurement, 1, space).case.costs
 
 
 def advise(plan: Plan, measurement: Measurement, space: Space) -> str:
-    """Return what ``offload=`` would save at an assumed rate, if that is much; '' if it is not."""
+    """Return text on the time that ``offload=`` would save at an assumed rate; '' if it is little."""
     if plan.predicted.overhead <= DEAR or space.links:
         return ""
     make = partial(_make_request, measurement.repeat(space.sequences), plan.steps, space)
@@ -313,23 +313,23 @@ def _make_request(
     steps: int,
     space: Space,
     *,
-    less: int = 0,
+    reserved: int = 0,
     at_once: bool = True,
     link: Link | None = None,
     overlaps: bool = False,
     batches: bool = False,
 ) -> Request:
-    """Return the request for a plan that takes so much ``less`` than the limit.
+    """Return the request for a plan that leaves ``reserved`` bytes of the limit free.
 
-    ``at_once`` allows for a plan that records all steps at once. With a ``link``, states move in ``batches`` or
-    singly, and beside compute if it ``overlaps``.
+    ``at_once`` allows plans that record all steps at once. With a ``link``, states move in ``batches`` or
+    singly, and during compute if it ``overlaps``.
     """
     counted: dict[str, Any] = {
         "state_bytes": measurement.state_bytes,
         "tape_bytes": measurement.tape_bytes,
         "resident_bytes_per_step": -(-space.resident // steps),
         "cache_bytes": measurement.cache_bytes,
-        # The first state, or a state that was read singly, is no checkpoint, and alive until it was used.
+        # The first state, or a single state that was read, is alive until its use, but is no checkpoint.
         "workspace_bytes": measurement.workspace_bytes
         + space.working
         + (0 if link is None else measurement.state_bytes),
@@ -357,14 +357,14 @@ def _make_request(
     if link is None:
         profile = HardwareProfile(name="memory-limit", local_bytes=space.limit, remote_bytes=0)
     else:
-        # Batches move what was saved on the device. Single states are saved and loaded as they move.
+        # Batches move checkpoints that the device saved. Single states are saved and loaded as they move.
         message = 0.0 if batches else (measurement.save_seconds + measurement.load_seconds) / 2
         profile = link.make_profile(space.limit, overlaps=overlaps, message_seconds=message)
     return Request.of(
         workload,
         profile,
-        # The rest is for what is not tensors of the cell: numbers by which steps are recognised, generators.
-        local_bytes=leave_margin(space.limit) - less,
+        # The margin is for other data: numbers by which replayed steps are compared, and generators.
+        local_bytes=leave_margin(space.limit) - reserved,
         strategies=strategies if link is None else _BATCH_STRATEGIES if batches else _REMOTE_STRATEGIES,
         cache="all" if space.keeps_caches else None,
         command="ckptplan.torch.plan_for",

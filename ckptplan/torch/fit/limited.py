@@ -1,8 +1,8 @@
 """Runs calls within a limit of memory: measures their steps once for each kind of call, and plans each call.
 
-A first call is watched: if later steps take more than the first ones did, or keep something that the first ones
-did not, the sweep begins again under another plan. Then, and before a limit is refused, all steps run once, so
-that the limit that a refusal names is enough for every call.
+A first call is watched. If later steps take more memory than the first steps, or keep values that the first
+steps did not keep, the sweep begins again under another plan. Before that, and before a limit is refused, all
+steps run once. So the limit that a refusal names is enough for every call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS, TRIAL_STEPS, run_plain_steps
 from ckptplan.torch.fit.choose import (
     ALONE,
-    Beside,
+    OtherSequences,
     Space,
     advise,
     choose_plan,
@@ -55,14 +55,14 @@ from ckptplan.torch.store.place import find_links
 from ckptplan.torch.store.remote import make_remote_store
 
 _logger = logging.getLogger("ckptplan.torch")
-#: The steps with caches that are timed.
+#: How many steps with caches are timed at most.
 _TIMED_STEPS = 32
 #: The kinds of calls whose sizes are remembered.
 _MAX_KINDS = 256
-#: By the kind of a call: what its first steps take; by kind and T, what all steps take, and how many calls ran.
+#: Sizes of the first steps, by the kind of a call. Sizes of all steps and number of calls, by kind and T.
 _measured: OrderedDict[Any, Measurement] = OrderedDict()
 _watched: OrderedDict[Any, tuple[Measurement, int]] = OrderedDict()
-#: The kinds of calls of which it was logged that a place off the device would help.
+#: The kinds of calls for which the advice to offload was logged.
 _advised: OrderedDict[Any, bool] = OrderedDict()
 
 
@@ -78,8 +78,8 @@ def run_within(call: Call, memory: int | str, *, observer: Any = None) -> tuple[
 
     Arguments:
         call: the call.
-        memory: bytes, text as "2 GiB", or "auto" for most of what the device has free.
-        observer: called with each action when it is done, and with its executor.
+        memory: bytes, text as "2 GiB", or "auto" for most of the free memory of the device.
+        observer: called as ``observer(action, executor)`` after each action.
 
     Without gradients, a plain loop runs. Raises InputError if no plan fits.
     """
@@ -110,11 +110,11 @@ class LimitedCall:
     """A call that runs within a limit of memory.
 
     Arguments:
-        tried: the call, whose first steps are known.
+        tried: the call, whose first steps were observed.
         space: the memory of the call.
-        first: what its first steps take.
-        sizes: what all steps take, as far as it is known.
-        calls: the calls of this kind and length that ran before.
+        first: the sizes and times of its first steps.
+        sizes: the sizes of all steps, as far as they were observed.
+        calls: how many calls of this kind and length ran before.
     """
 
     tried: TriedCall
@@ -128,18 +128,18 @@ class LimitedCall:
     _takes_single_steps: bool = field(default=False, init=False)
 
     @classmethod
-    def measure(cls, call: Call, memory: int | str, *, beside: Beside = ALONE) -> LimitedCall:
-        """Return a call whose plan is yet to be chosen; its first steps run if no call of its kind did.
+    def measure(cls, call: Call, memory: int | str, *, others: OtherSequences = ALONE) -> LimitedCall:
+        """Return a call without a plan, and measure its first steps if no call of its kind ran before.
 
         Arguments:
             call: the call.
             memory: the limit, as for ``run_within``.
-            beside: the memory that other sequences of the same call take.
+            others: the memory that other sequences of the same call take.
 
         Raises InputError.
         """
         limit = read_limit(memory, call.device)
-        # What a readout makes of one output is measured.
+        # A readout is measured with one output at a time.
         call = size_chunks(replace(call, run_steps=1), None)
         limit_inputs(call, limit)
         probe = Probe(call)
@@ -153,7 +153,7 @@ class LimitedCall:
         copied = tried.scope.drop_copies() if tried.is_first else 0
         first = _measure(tried, probe, limit)
         sizes, calls = _watched.get((tried.kind, call.inputs.steps), (first, 0))
-        space = _make_space(tried, first, limit, replace(beside, kept=beside.kept + copied))
+        space = _make_space(tried, first, limit, replace(others, kept_bytes=others.kept_bytes + copied))
         return cls(tried=tried, space=space, first=first, sizes=sizes, calls=calls)
 
     @property
@@ -161,7 +161,7 @@ class LimitedCall:
         return self.tried.call.inputs.steps
 
     def choose(self) -> None:
-        """Choose the plan. Before the limit is refused, all steps show what they take. Raises InputError."""
+        """Choose the plan. Measure all steps before the limit is refused. Raises InputError."""
         try:
             self.plan = choose_plan(self.sizes, self._steps, self.space)
         except Infeasible as error:
@@ -177,24 +177,24 @@ class LimitedCall:
                 self.plan = note_single_steps(self.plan)
             return
         surveyed = self._survey()
-        # With a larger limit, the first steps may be measured in the other way.
+        # With a larger limit, the first steps may be recorded in the other of these two ways.
         tried, probe = self.tried, Probe(self.tried.call)
-        ways = [
+        measured = [
             measure(tried.call, tried.scope, probe, is_tight=True),
             measure(tried.call, tried.scope),
         ]
-        self.sizes = self.sizes.join(ways[0]).join(surveyed.correct(ways[0].join(ways[1])))
+        self.sizes = self.sizes.join(measured[0]).join(surveyed.correct(measured[0].join(measured[1])))
         # A copy of the first state is made before bytes are counted.
         scheduled = probe.peak_bytes + count_bytes(tried.call.leaves)
         trial = 0 if tried.call.is_closed else max(_measure_trial(tried), scheduled)
         copied = 0 if tried.call.is_closed else tried.scope.reach.copied_bytes
-        # Later calls may find a state in places, and try their steps beside it.
-        found_there = self.sizes.state_bytes if tried.scope.lifted else 0
-        self.space = replace(self.space, tried=trial + copied + found_there + self.space.kept)
+        # Later calls may find a state in places, and hold it while they try their steps.
+        found_state = self.sizes.state_bytes if tried.scope.lifted else 0
+        self.space = replace(self.space, trial_bytes=trial + copied + found_state + self.space.kept_bytes)
         self.choose()
 
     def _take_single_steps(self) -> bool:
-        """Let cells of chunks work with one step at a time; return whether that leaves more memory."""
+        """Let a ``ChunkCell`` work with one step at a time; return whether that leaves more memory."""
         if self._takes_single_steps or not self.tried.call.has_own_backward:
             return False
         self._takes_single_steps = True
@@ -202,21 +202,21 @@ class LimitedCall:
         return True
 
     def find_caches(self) -> None:
-        """Let all steps of a cell with caches run once, since no run under the plan watches their bytes."""
+        """Run all steps of a ``ChunkCell`` once to count their caches, since the run of the plan does not."""
         key = (self.tried.kind, self._steps)
         if self.tried.call.has_own_backward and key not in _watched:
             self._survey()
             _keep(_watched, key, (self.sizes, self.calls))
 
     def _survey(self) -> Survey:
-        """Find what all steps take."""
+        """Measure the sizes of all steps."""
         _copy_buffers(self.tried, self.space.limit)
         surveyed = self._surveyed = survey(self.tried)
         self.sizes = surveyed.correct(self.sizes)
         if self.tried.scope.lifted:
-            # What is put back if the call fails may be as large as the largest state.
+            # The values that a failed call restores may be as large as the largest state.
             grown_bytes = self.sizes.state_bytes - self.first.state_bytes
-            self.space = replace(self.space, kept=self.space.kept + max(0, grown_bytes))
+            self.space = replace(self.space, kept_bytes=self.space.kept_bytes + max(0, grown_bytes))
         return surveyed
 
     def _refuse(self, error: Infeasible) -> InputError:
@@ -263,7 +263,7 @@ class LimitedCall:
         return list_actions(self.plan)
 
     def _plan_again(self, error: LateStateError) -> None:
-        """Make another plan after an attempt that showed more than was known.
+        """Make another plan after an attempt in which steps did more than earlier steps.
 
         Raises InputError if no plan fits.
         """
@@ -282,36 +282,36 @@ class LimitedCall:
         sizes = self.sizes if self._watch is None else self._watch.correct(self.sizes)
         _keep(_watched, (self.tried.kind, self._steps), (sizes, self.calls + 1))
 
-    def report(self, what: str = "") -> None:
-        """Log the plan; once for a kind of calls, log what a place off the device would save, if that is much.
+    def report(self, prefix: str = "") -> None:
+        """Log the plan. Once for a kind of calls, log how much time offloading would save, if it is much.
 
         Arguments:
-            what: text before the plan.
+            prefix: text before the plan.
         """
-        _logger.info("%s%s", what, describe_choice(self.plan, self.space.limit))
+        _logger.info("%s%s", prefix, describe_choice(self.plan, self.space.limit))
         if self.tried.kind not in _advised and (advice := advise(self.plan, self.sizes, self.space)):
             _keep(_advised, self.tried.kind, True)
             _logger.warning("%s", advice)
 
 
-def _keep(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    known.pop(key, None)
-    known[key] = value
-    while len(known) > _MAX_KINDS:
-        known.popitem(last=False)
+def _keep(table: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    table.pop(key, None)
+    table[key] = value
+    while len(table) > _MAX_KINDS:
+        table.popitem(last=False)
 
 
 def _measure(tried: TriedCall, probe: Probe | None, limit: int) -> Measurement:
-    """Return what the first steps of a call take, measured now if no call of its kind was."""
-    known = _measured.get(tried.kind)
-    if known is not None:
-        return known
+    """Return the sizes and times of the first steps of a call; measure them for the first call of a kind."""
+    earlier = _measured.get(tried.kind)
+    if earlier is not None:
+        return earlier
     call, scope = tried.call, tried.scope
     _copy_buffers(tried, limit)
     if probe is not None and probe.has_observed:
         measurement = measure(call, scope, probe)
     else:
-        # A step at a time first, so that more steps are recorded at once only if their tapes fit.
+        # Record one step at a time first. Record several at once only if their tapes fit.
         measurement = measure(call, scope, is_tight=True)
         if (
             not (tried.is_first or call.is_closed)
@@ -325,7 +325,7 @@ def _measure(tried: TriedCall, probe: Probe | None, limit: int) -> Measurement:
 
 
 def _time_caches(tried: TriedCall, measurement: Measurement, limit: int) -> Measurement:
-    """Return a measurement with the times of as many steps at once as have room, up to a few."""
+    """Return a measurement with the times of a longer run of steps, if the limit has room for it."""
     room = (limit - measurement.workspace_bytes) // (2 * (measurement.tape_bytes + measurement.cache_bytes))
     steps = min(tried.call.inputs.steps, _TIMED_STEPS, room)
     if steps <= measurement.steps:
@@ -336,7 +336,7 @@ def _time_caches(tried: TriedCall, measurement: Measurement, limit: int) -> Meas
 
 
 def _copy_buffers(tried: TriedCall, limit: int) -> None:
-    """Copy what steps may write in place, if no trial of this call did, so that it can be put back."""
+    """Copy tensors that steps may write in place, to restore them, unless a trial of this call did so."""
     if not tried.is_first:
         tried.scope.start = tried.scope.reach.take_snapshot(
             all_digests=True, copied_bytes=find_copied_bytes(limit)
@@ -347,25 +347,25 @@ def _count_working(first: Measurement, working: int) -> int:
     return count_working(working, state_bytes=first.state_bytes, cache_bytes=first.cache_bytes)
 
 
-def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside) -> Space:
+def _make_space(tried: TriedCall, first: Measurement, limit: int, others: OtherSequences) -> Space:
     call, steps = tried.call, tried.call.inputs.steps
-    # Numbers by which steps are recognised; more while their room grows.
+    # Numbers by which replayed steps are compared, and a copy of them while their tensor grows.
     numbers = 0 if call.has_own_backward else 8 * steps if steps <= 1024 else 24 * steps
-    kept = beside.kept + numbers
+    kept = others.kept_bytes + numbers
     if tried.scope.lifted:
-        # What places hold when the call begins is put back if the call fails.
+        # A failed call restores the values that places held when it began.
         kept += first.state_bytes
     if call.inputs.is_made:
         kept += min(call.inputs.cut_steps, steps) * count_bytes(call.inputs.cut(0, 1)[0])
-    outputs = steps * first.output_bytes if beside.outputs is None else beside.outputs
+    outputs = steps * first.output_bytes if others.output_bytes is None else others.output_bytes
     return Space(
         limit=limit,
-        kept=kept,
-        later=beside.later + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
+        kept_bytes=kept,
+        grad_bytes=others.grad_bytes + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
         working=_count_working(first, find_working(first.state_bytes, limit)) if call.has_own_backward else 0,
         keeps_caches=call.has_own_backward and not getattr(call.cell, "runs_from_state", False),
-        outputs=0 if call.losses else outputs,
-        sequences=beside.sequences,
+        output_bytes=0 if call.losses else outputs,
+        sequences=others.sequences,
         links=find_links(
             call.place, state_bytes=first.state_bytes, steps=steps, device=call.device, local_bytes=limit
         ),
@@ -373,7 +373,7 @@ def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside
 
 
 def _measure_trial(tried: TriedCall) -> int:
-    """Return the bytes that a plain loop takes over the steps that are tried within a tight limit."""
+    """Return the peak bytes of a plain loop over the steps of a trial within a tight limit."""
     call = tried.call
     steps = min(TIGHT_TRIAL_STEPS, call.inputs.steps)
     with torch.enable_grad(), make_meter(call.device) as meter:

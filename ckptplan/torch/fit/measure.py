@@ -1,7 +1,7 @@
-"""Measures what a plan needs to know of a call: bytes and seconds of its first steps, forward and backward.
+"""Measures the first steps of a call for a plan: their bytes and seconds, forward and backward.
 
 The steps run under the small schedule of the trial, which records one step at a time and two at once. A counter
-of bytes observes this run; another one, without the counter, is timed.
+of bytes observes this run. Another run, without the counter, is timed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from ckptplan.torch.run.timeline import Timeline
 from ckptplan.torch.state.nests import count_bytes
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
-#: The steps that are measured if they are recorded one at a time.
+#: How many steps are measured if they are recorded one at a time.
 TIGHT_STEPS = 3
-#: How often steps with caches are timed: which caches stay rests on the difference of two times.
+#: How often steps with caches are timed. The choice of caches depends on the difference of two times.
 _CACHE_RUNS = 3
-#: No action takes less, in seconds.
+#: The least time of an action, in seconds.
 _LEAST_SECONDS = 1e-9
 
 
@@ -61,21 +61,21 @@ class Measurement:
 
     Arguments:
         state_bytes: the state between two steps.
-        tape_bytes: what a recorded step keeps.
-        shown_bytes: the part of it that the graph of a recorded step shows.
-        once_bytes: what a recording keeps beside the tapes of its steps, such as weights in another type.
+        tape_bytes: the bytes that a recorded step keeps.
+        shown_bytes: the part of the tape that PyTorch shows in the graph of the step.
+        once_bytes: the bytes that a recording keeps besides its tapes, such as weights in another type.
         output_bytes: the output of a step, if outputs are returned.
         cache_bytes: the cache of a step: the outputs from which a ``ChunkCell`` replays it, such as spikes.
-        workspace_bytes: what a run takes beside checkpoints, tapes and outputs: gradients of parameters, and
-            the tensors of a step.
+        workspace_bytes: the bytes that a run takes besides checkpoints, tapes and outputs: gradients of
+            parameters, and the tensors of a step.
         parameter_bytes: gradients of the parameters, which do not grow with the batch.
         largest_bytes: the gradient of the largest parameter.
-        steps: the first steps that were measured.
-        forward_seconds, replay_seconds: a step without a tape in full, and from its cache.
+        steps: how many first steps were measured.
+        forward_seconds, replay_seconds: a step without a tape, in full and from its cache.
         record_seconds: a step with a tape, from its cache if it has one.
-        backward_seconds: its backward pass.
-        chunk_seconds: what recording and reversing a run of steps takes beside its steps.
-        save_seconds, load_seconds: what it takes to save a checkpoint, and to load one.
+        backward_seconds: the backward pass of a step.
+        chunk_seconds: the overhead of recording and reversing a run of steps.
+        save_seconds, load_seconds: the time to save a checkpoint, and to load a checkpoint.
     """
 
     state_bytes: int
@@ -97,22 +97,22 @@ class Measurement:
     load_seconds: float
 
     def join(self, other: Measurement) -> Measurement:
-        """Return the larger of all sizes of two measurements, with the times of this one."""
+        """Return, for each size, the larger one of this and another measurement, with the times of this one."""
         names = [name for name in vars(self) if name.endswith("_bytes")]
         return replace(self, **{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
     def repeat(self, sequences: int) -> Measurement:
-        """Return the sizes of sequences that all keep their states and tapes, of which one works at a time."""
+        """Return the sizes of several sequences that keep states and tapes, while one works at a time."""
         return replace(self, state_bytes=sequences * self.state_bytes, tape_bytes=sequences * self.tape_bytes)
 
     def cover(self, *, workspace_bytes: int, **sizes: int) -> Measurement:
-        """Return the sizes of steps, as ``grow``, whose workspace was measured."""
+        """Return larger sizes as ``grow`` does, and at least a measured workspace."""
         return replace(self.grow(**sizes), workspace_bytes=max(self.workspace_bytes, workspace_bytes))
 
     def grow(self, *, state_bytes: int, shown_bytes: int, cache_bytes: int) -> Measurement:
-        """Return the sizes of steps with a larger state, or a larger tape, by what their graphs show.
+        """Return the sizes of steps that may have a larger state, tape (by what graphs show) or cache.
 
-        What a step works with, beside gradients of parameters, grows by the same share.
+        The workspace without gradients of parameters grows by the same share as state and tape.
         """
         state = max(self.state_bytes, state_bytes)
         tape = self.tape_bytes + max(0, shown_bytes - self.shown_bytes)
@@ -131,9 +131,9 @@ class Measurement:
 def make_meter(
     device: torch.device, *, is_compiled: bool = False
 ) -> AllocatedBytes | AllocatedPeak | LiveBytes:
-    """Return a counter of the bytes of tensors on a device, now and at most.
+    """Return a counter of the current and of the peak bytes of tensors on a device.
 
-    On a CPU, the present bytes are not known while compiled code runs, and count as zero.
+    On a CPU, the current bytes are not known while compiled code runs, and count as zero.
     """
     if device.type == "cuda":
         return AllocatedBytes(device)
@@ -164,12 +164,12 @@ class Probe:
     def _begin(self) -> None:
         self._meter = self._make_meter()
         self._before = 0
-        #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
+        #: After each action: its peak bytes, the bytes of checkpoints, and the number of recorded steps.
         self._noted: list[tuple[int, int, int]] = []
         self._states: list[int] = [1]
-        #: The bytes of the output of a step, if outputs are returned, and of what is saved of a step.
+        #: The bytes of the output of a step, if outputs are returned, and of the cache of a step.
         self._output = self._saved = 0
-        #: Of each recording: its steps, the bytes that it added, and those that its graph shows.
+        #: For each recording: its number of steps, the bytes that it added, and the bytes that its graph shows.
         self._tapes: list[tuple[int, int, int]] = []
         #: The steps of the schedule, its parameters, and whether a gradient reached each.
         self.steps = 0
@@ -182,8 +182,8 @@ class Probe:
         return self._meter
 
     def __call__(self, action: Action, run: Executor) -> None:
-        """Note what an action took."""
-        # No reference to the run, which refers to its observer.
+        """Store the sizes after an action."""
+        # Keep no reference to the run, since the run refers to its observer.
         self.steps = run.call.inputs.steps
         self._parameters, self._is_reached = run.parameters, run.steps.sums.is_reached
         if isinstance(run.outputs, StackedOutputs) and run.outputs.stacked:
@@ -211,8 +211,8 @@ class Probe:
         least, shown_least = (max(tape[place] for tape in shortest) for place in (1, 2))
         tape, shown = -(-least // few), -(-shown_least // few)
         if many > few:
-            # What a recording holds once, such as weights in another type, is no part of the tape of a step.
-            # The first step may hold a state that it makes itself, which others are given.
+            # Tensors held once per recording, such as weights in another type, are no part of a step's tape.
+            # The first step may hold a state that it makes itself; later steps get their state.
             lowest, shown_lowest = (min(tape[place] for tape in shortest) for place in (1, 2))
             tape = max((most - lowest) // (many - few), tape // 2)
             shown = max((shown_most - shown_lowest) // (many - few), shown // 2)
@@ -221,9 +221,9 @@ class Probe:
             tape = shown + (count_bytes(call.inputs.cut(0, 1)[0]) if call.inputs.is_made else 0)
         tape = max(1, tape, shown)
         inputs = sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad)
-        # Outputs, their gradients, and the weights of the sums whose gradients these are.
-        kept = inputs + 3 * steps * output
-        # Later steps may use the parameters that the first ones did not, one extra gradient at a time.
+        # Outputs, their gradients, and the weights of the weighted sums that the trial differentiates.
+        excluded = inputs + 3 * steps * output
+        # Later steps may use parameters that the first ones did not: one extra gradient at a time.
         unused = (
             parameter.nbytes
             for parameter, is_reached in zip(self._parameters, self._is_reached, strict=True)
@@ -236,19 +236,19 @@ class Probe:
             "once_bytes": max(0, shown_least - few * shown),
             "output_bytes": output,
             "cache_bytes": self._saved,
-            "workspace_bytes": max(0, self._find_workspace(tape) - kept) + max(unused, default=0),
+            "workspace_bytes": max(0, self._find_workspace(tape) - excluded) + max(unused, default=0),
             "parameter_bytes": count_bytes(self._parameters),
             "largest_bytes": max((parameter.nbytes for parameter in self._parameters), default=0),
             "steps": steps,
         }
 
     def _find_workspace(self, tape: int) -> int:
-        """Return what actions took at most beside checkpoints and tapes."""
+        """Return the most bytes that actions took besides checkpoints and tapes."""
         if isinstance(self._meter, AllocatedPeak):
             return self._meter.peak - max(
                 checkpoints + recorded * tape for _, checkpoints, recorded in self._noted
             )
-        # At the end there are gradients alone.
+        # At the end, only gradients are left.
         most, planned = self._meter.peak, 0
         for peak, checkpoints, recorded in self._noted:
             before, planned = planned, checkpoints + recorded * tape
@@ -260,44 +260,44 @@ class ActionSeconds:
     """The least seconds of each kind of action and each number of steps.
 
     Arguments:
-        events: what the actions of schedules took.
-        tells_first: whether runs of steps that never ran before are of a kind of their own.
+        events: the actions of schedules, with their times.
+        separates_first: whether runs of steps that never ran before are a separate kind.
     """
 
-    def __init__(self, events: Iterable[Event], *, tells_first: bool = False) -> None:
+    def __init__(self, events: Iterable[Event], *, separates_first: bool = False) -> None:
         #: By the kind of an action, and whether its steps ran before: the least seconds by the number of steps.
-        self._known: dict[tuple[type[Action], bool], dict[int, float]] = {}
+        self._least_seconds: dict[tuple[type[Action], bool], dict[int, float]] = {}
         for event in events:
             action = event.action
             steps = getattr(action, "stop", 1) - getattr(action, "start", 0)
-            is_first = tells_first and isinstance(action, Advance | Record) and not event.recomputed_steps
-            by_steps = self._known.setdefault((type(action), not is_first), {})
+            is_first = separates_first and isinstance(action, Advance | Record) and not event.recomputed_steps
+            by_steps = self._least_seconds.setdefault((type(action), not is_first), {})
             seconds = event.end - event.start
             by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
 
     def find_step(self, kind: type[Action], *, is_again: bool = True) -> float:
-        """Return the seconds of a step: what a longer run has more for each step."""
-        by_steps = self._known.get((kind, is_again), {1: _LEAST_SECONDS})
+        """Return the seconds of a step: the time that a longer run adds for each step."""
+        by_steps = self._least_seconds.get((kind, is_again), {1: _LEAST_SECONDS})
         few, many = min(by_steps), max(by_steps)
         mean = by_steps[many] / many
         if few == many:
             return mean
-        # No run is free, and no step takes less for being in a short run.
+        # A step takes at least half of the mean time of the longest run, and at most that mean.
         return min(max((by_steps[many] - by_steps[few]) / (many - few), mean / 2), mean)
 
     def find_run(self, kind: type[Action]) -> float:
-        """Return the seconds that a run takes beside its steps."""
-        by_steps = self._known.get((kind, True), {1: 0.0})
+        """Return the seconds that a run takes besides its steps."""
+        by_steps = self._least_seconds.get((kind, True), {1: 0.0})
         return max(0.0, by_steps[max(by_steps)] - max(by_steps) * self.find_step(kind))
 
 
 def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: bool = False) -> Measurement:
-    """Return what the first steps of a call take; everything is left as it was.
+    """Measure the first steps of a call, and restore everything that they change.
 
     Arguments:
         call: the call.
-        scope: what it can reach.
-        probe: what observed the trial of these steps, or is to observe them; None for a new one.
+        scope: the scope of the call.
+        probe: the observer of the trial of these steps, if it ran already; None to make a new one.
         is_tight: whether steps are recorded one at a time, since there may be no room for two tapes.
 
     Raises InputError if nothing requires a gradient.
@@ -328,7 +328,7 @@ def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str,
             events += timeline.events
     if not names:
         raise _make_no_tape()
-    seconds = ActionSeconds(events, tells_first=has_caches)
+    seconds = ActionSeconds(events, separates_first=has_caches)
     record = seconds.find_step(Record)
     # A recorded step does all that a step without a tape does.
     replay = forward = min(seconds.find_step(Advance), record)
@@ -348,15 +348,15 @@ def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str,
 def measure_sizes(call: Call, steps: int) -> Sizes:
     """Return the mean sizes of the first steps, recorded at once, as fields of a ``Workload``.
 
-    Everything is left as it was. Raises InputError if nothing requires a gradient.
+    All changes of the steps are undone. Raises InputError if nothing requires a gradient.
     """
     first = replace(call, inputs=call.inputs.take_first(steps))
-    scope, seen = Scope.of(first), list[tuple[int, int, int]]()
+    scope, recordings = Scope.of(first), list[tuple[int, int, int]]()
     scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
 
     def note(action: Action, run: Executor) -> None:
         if isinstance(action, Record):
-            seen.append((run.state.saved_bytes, run.tapes[-1].bytes, run.steps.saved_bytes))
+            recordings.append((run.state.saved_bytes, run.tapes[-1].bytes, run.steps.saved_bytes))
 
     run_plain_steps(first, scope)
     at_once: list[Action] = [Record(0, steps), Backward(0, steps)]
@@ -364,7 +364,7 @@ def measure_sizes(call: Call, steps: int) -> Sizes:
         names = _differentiate(first, scope, at_once, note, nullcontext)
     if not names:
         raise _make_no_tape()
-    state, tape, saved = seen[-1]
+    state, tape, saved = recordings[-1]
     return Sizes(
         state_bytes=state, tape_bytes=max(1, -(-tape // steps)), resident_bytes_per_step=-(-saved // steps)
     )
@@ -381,7 +381,7 @@ def _make_no_tape() -> InputError:
 def _differentiate(
     call: Call, scope: Scope, actions: Sequence[Action], observer: Any, enter: Callable[[], Any]
 ) -> list[str]:
-    """Run the first steps, again if they show more than was known; return the names of what has a gradient."""
+    """Run the first steps, and again after a LateStateError; return the names of tensors with a gradient."""
     for attempt in range(MAX_ATTEMPTS):
         try:
             return differentiate_trial(call, scope, actions, observer, enter)[1]
@@ -393,7 +393,7 @@ def _differentiate(
 
 
 def _list_timed_replays(steps: int) -> list[Action]:
-    """Return actions in which most steps run in full, are replayed, and are recorded from their caches."""
+    """Return actions by which most steps run in full, are replayed, and are recorded from their caches."""
     if steps < 2:
         return list_trial_actions(steps)
     last = steps - 1

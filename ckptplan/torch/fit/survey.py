@@ -1,8 +1,8 @@
-"""Finds what all steps of a sequence take, before a limit is refused, or if later steps take more than planned.
+"""Measures all steps of a sequence before a limit is refused, or if later steps take more than planned.
 
-Each step is recorded alone, so that this takes no more memory than one step. The step with the largest tape is
-then reversed under a counter of bytes. Of a cell whose tape is its states, only the caches may grow: its steps
-run once, without tapes.
+Each step is recorded alone, so that the survey takes no more memory than one step. The step with the largest
+tape is then reversed under a counter of bytes. The tape of a ``ChunkCell`` is its states, so that only its
+caches may grow. Its steps run once, without tapes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Survey:
 
 
 def survey(tried: TriedCall) -> Survey:
-    """Return what all steps of a call take; everything is put back. State that only later steps keep is lifted.
+    """Return the sizes of all steps of a call, and restore all changes. Lift state that only later steps keep.
 
-    The scope of the call has copies of what steps write in place. Raises LateStateError if steps show more in
-    each of a few attempts.
+    The scope of the call must have copies of tensors that steps write in place. Raises LateStateError if a few
+    attempts each find further state.
     """
     call, scope = tried.call, tried.scope
     steps = call.inputs.steps
@@ -70,7 +70,7 @@ def _list_records(steps: int) -> Iterator[Action]:
 
 
 class _SurveyExecutor(Executor):
-    """An executor that drops the tape of each step, and keeps the state before the largest."""
+    """An executor that drops the tape of each step, and keeps the state before the step with the largest."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -95,22 +95,22 @@ class _SurveyExecutor(Executor):
 
     def find_sizes(self) -> Survey:
         """Return the sizes of all steps."""
-        # The final state is there, too; if it is in places, as the caller finds it and as steps left it.
+        # The final state exists, too; in places, both the state of the caller and that of the steps exist.
         copies = 2 if self.scope.lifted else 1
         self.constants.insert()
         try:
-            worked = self._measure_largest() + copies * self._state_bytes
+            workspace = self._measure_largest() + copies * self._state_bytes
         finally:
             self.constants.remove()
         return Survey(
             state_bytes=self._state_bytes,
             shown_bytes=self._tape_bytes,
             cache_bytes=self._cache_bytes,
-            workspace_bytes=worked,
+            workspace_bytes=workspace,
         )
 
     def _measure_largest(self) -> int:
-        """Return the bytes that the step with the largest tape works with, beside its tape."""
+        """Return the bytes that the step with the largest tape works with, besides its tape."""
         assert self._largest is not None  # noqa: S101 - there was a step
         step, begin = self._largest
         self._largest = None

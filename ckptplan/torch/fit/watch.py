@@ -1,8 +1,8 @@
 """Watches the sizes of states and tapes while a sequence runs under a plan for a limit of memory.
 
-A state may grow, and steps may use a part of a network late. So some steps of the first sweep are recorded to
-count their bytes, and its last recording is made one step at a time. If steps take more than was planned, the
-sweep begins again under another plan.
+A state may grow, and only later steps may use a part of a network. So some steps of the first sweep are
+recorded to count their bytes, and its last recording is made one step at a time. If steps take more than was
+planned, the sweep begins again under another plan.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ckptplan.units import format_bytes
 _SAMPLES = 8
 #: A size that exceeds the planned one by this share or less counts as the same.
 _SHARE = 0.02
-#: Into so many parts the last recording is cut in later calls.
+#: The number of parts into which the last recording is cut in later calls.
 _LATER_PARTS = 64
-#: One in this many bytes of a limit is for what recordings in parts keep more than one recording does.
+#: The ratio of a limit to the bytes that recordings in parts may keep more than a single recording.
 _PARTS_SHARE = 100
 
 
@@ -31,14 +31,14 @@ class StaleSizesError(LateStateError):
 
 
 class Watch:
-    """Compares the sizes of states and tapes with those that a plan was made for.
+    """Compares the sizes of states and tapes with the sizes that a plan was made for.
 
     Arguments:
         planned: the sizes of the plan.
         steps: T.
         limit: the limit of memory, in bytes.
         copies_state: whether steps write into the state, so that each recording begins with a copy.
-        is_first: whether no call of this kind ran before, so that each recorded step is seen.
+        is_first: whether no call of this kind ran before, so that each recorded step is checked.
     """
 
     def __init__(
@@ -46,56 +46,56 @@ class Watch:
     ) -> None:
         self._planned, self._steps, self._limit = planned, steps, limit
         self._most_parts = steps if is_first else _LATER_PARTS
-        self._once = planned.once_bytes + (planned.state_bytes if copies_state else 0)
+        self._once_bytes = planned.once_bytes + (planned.state_bytes if copies_state else 0)
         #: The largest bytes of a state, of the tape of a step, and of its cache.
         self._state = self._tape = self._cache = 0
 
-    def see_state(self, step: int, size: int) -> None:
-        """Note the bytes of the state before a step. Raises StaleSizesError."""
+    def check_state(self, step: int, size: int) -> None:
+        """Store and check the bytes of the state before a step. Raises StaleSizesError."""
         self._state = max(self._state, size)
         self._check(size, self._planned.state_bytes, "the state", step)
 
-    def see_cache(self, step: int, size: int) -> None:
-        """Note the bytes of the cache of a step. Raises StaleSizesError."""
+    def check_cache(self, step: int, size: int) -> None:
+        """Store and check the bytes of the cache of a step. Raises StaleSizesError."""
         self._cache = max(self._cache, size)
         self._check(size, self._planned.cache_bytes, "the cache", step)
 
-    def note_tape(self, start: int, stop: int, size: int) -> int:
-        """Note the bytes that the graph of recorded steps shows; return those of a step."""
+    def store_tape(self, start: int, stop: int, size: int) -> int:
+        """Store the bytes that the graph of recorded steps shows; return the bytes of one step."""
         size = -(-max(0, size - self._planned.once_bytes) // (stop - start))
         self._tape = max(self._tape, size)
         return size
 
-    def see_tape(self, start: int, stop: int, size: int) -> None:
-        """Note the bytes that the graph of recorded steps shows. Raises StaleSizesError."""
-        self._check(self.note_tape(start, stop, size), self._planned.shown_bytes, "the tape", start)
+    def check_tape(self, start: int, stop: int, size: int) -> None:
+        """Store and check the bytes that the graph of recorded steps shows. Raises StaleSizesError."""
+        self._check(self.store_tape(start, stop, size), self._planned.shown_bytes, "the tape", start)
 
     def cut(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts in which the last steps of a sweep are recorded: each shows whether there is room."""
-        steps, once = stop - start, self._once
-        # What a recording keeps once, each part does: all parts together take a hundredth of the limit.
+        """Yield the parts in which the last steps of a sweep are recorded, to check each before the next."""
+        steps, once = stop - start, self._once_bytes
+        # Each part keeps the tensors that a recording keeps once. All parts together may take a small share.
         parts = min(steps, self._most_parts)
         parts = min(parts, 1 + self._limit // (_PARTS_SHARE * once)) if once else parts
         length = -(-steps // parts)
         for first in range(start, stop, length):
             yield first, min(first + length, stop)
 
-    def _check(self, size: int, planned: int, what: str, step: int) -> None:
+    def _check(self, size: int, planned: int, name: str, step: int) -> None:
         if size > (1 + _SHARE) * planned:
             raise StaleSizesError(
-                f"{what} of step {step} takes {format_bytes(size, like=self._limit)}, more than the "
+                f"{name} of step {step} takes {format_bytes(size, like=self._limit)}, more than the "
                 f"{format_bytes(planned, like=self._limit)} of the first steps"
             )
 
     def list_samples(self, start: int, stop: int) -> Iterator[int]:
-        """Yield the steps between two that are recorded to count their bytes."""
-        # Not at equal distances, which a period may share.
+        """Yield the steps from ``start`` to ``stop`` that are recorded to count their bytes."""
+        # At unequal distances, since states may vary with a period.
         samples = {self._steps * number // (_SAMPLES + 1) + number % 3 for number in range(1, _SAMPLES + 1)}
         return (step for step in sorted(samples) if start <= step < stop)
 
-    def correct(self, known: Measurement) -> Measurement:
-        """Return known sizes, or those that were seen if they are larger."""
-        return known.grow(state_bytes=self._state, shown_bytes=self._tape, cache_bytes=self._cache)
+    def correct(self, sizes: Measurement) -> Measurement:
+        """Return sizes, each replaced by the observed size if that is larger."""
+        return sizes.grow(state_bytes=self._state, shown_bytes=self._tape, cache_bytes=self._cache)
 
 
 class WatchedExecutor(Executor):
@@ -115,11 +115,11 @@ class WatchedExecutor(Executor):
         if self._reverses:
             return
         if isinstance(action, Save):
-            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
-        self._watch.see_cache(self.steps.frontier, self.steps.cache_bytes)
+            self._watch.check_state(action.state, self.stores[action.tier].get(action.state).bytes)
+        self._watch.check_cache(self.steps.frontier, self.steps.cache_bytes)
 
     def _advance(self, start: int, stop: int, cached: int | None) -> None:
-        if self._is_known:
+        if self._skips_tapes:
             super()._advance(start, stop, cached)
             return
         for step in self._watch.list_samples(max(start, self.steps.frontier), stop):
@@ -131,26 +131,26 @@ class WatchedExecutor(Executor):
             super()._advance(start, stop, None)
 
     @property
-    def _is_known(self) -> bool:
-        """Whether tapes need not be seen: in the backward pass, and of cells whose tape is their states."""
+    def _skips_tapes(self) -> bool:
+        """Whether tapes need no check: in the backward pass, and for a ``ChunkCell``."""
         return self._reverses or self.call.has_own_backward
 
     def _record_sample(self, step: int) -> None:
         super()._record(step, step + 1)
         self._refuse_graphs()
-        self._see(step, step + 1)
+        self._check_recording(step, step + 1)
         self.tapes.pop()
         if self._verifier is not None:
             self._verifier.reach(step + 1, self.state.read())
 
     def _record(self, start: int, stop: int) -> None:
-        if self._is_known:
+        if self._skips_tapes:
             super()._record(start, stop)
-            self._watch.note_tape(start, stop, self.tapes[-1].step_bytes)
+            self._watch.store_tape(start, stop, self.tapes[-1].step_bytes)
             return
         for first, last in self._watch.cut(start, stop):
             super()._record(first, last)
-            self._see(first, last)
+            self._check_recording(first, last)
             if last < stop:
                 self._refuse_graphs()
 
@@ -158,6 +158,6 @@ class WatchedExecutor(Executor):
         """Raise LateStateError if a place that is no part of the state would lead later steps into a graph."""
         self.refuse_late(self.scope.reach.take_snapshot())
 
-    def _see(self, start: int, stop: int) -> None:
-        self._watch.see_state(stop, self.state.saved_bytes)
-        self._watch.see_tape(start, stop, self.tapes[-1].step_bytes)
+    def _check_recording(self, start: int, stop: int) -> None:
+        self._watch.check_state(stop, self.state.saved_bytes)
+        self._watch.check_tape(start, stop, self.tapes[-1].step_bytes)

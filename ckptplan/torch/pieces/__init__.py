@@ -1,1 +1,1 @@
-"""Runs layers and networks that take many time steps a call in pieces, each of which is a step of the plan."""
+"""Runs layers and networks that take many time steps a call in pieces. A step of the plan is a piece."""

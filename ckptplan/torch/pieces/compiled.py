@@ -1,8 +1,8 @@
 """Chooses, compiles and keeps the pieces of calls with ``compile=``, and runs these calls.
 
-A piece is tried like any cell: the first pieces run as they are written in a plain loop, and compiled under a
-small schedule, and both must give the same. If they do not, or cannot be compiled, steps run as they are
-written, and a warning says why.
+A piece is tried like any cell. The first pieces run as they are written in a plain loop, and compiled under a
+small schedule. If the results differ, or if pieces cannot be compiled, steps run as they are written, and a
+warning says why.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from ckptplan.torch.state.nests import fill
 _logger = logging.getLogger("ckptplan.torch")
 #: If no length is given, pieces of these lengths are compiled and timed.
 _LENGTHS = (4, 16)
-#: The pieces that are tried.
-_TRIED = 4
+#: How many pieces a trial runs.
+_TRIAL_PIECES = 4
 #: Pieces are used if they take at most this share of the time of their steps as they are written.
-_WORTH = 0.97
-#: Calls of another shape that run as they are written before pieces are compiled for them, too: the last batch
-#: of an epoch is smaller, and takes less time than the compiler.
-_PATIENCE = 2
-#: The calls whose pieces are kept.
+_MAX_TIME_SHARE = 0.97
+#: How many calls of another shape run as they are written before pieces are compiled for this shape. The last
+#: batch of an epoch is smaller, and takes less time than the compiler.
+_UNCOMPILED_CALLS = 2
+#: The most kinds of calls whose pieces are kept.
 _MAX_KINDS = 64
-#: How a workload that was measured in compiled pieces names its cell.
+#: Finds the length of pieces in the cell of a workload that was measured in compiled pieces.
 _PIECES = re.compile(r"\bcompile=(\d+)")
 
 
 @dataclass(kw_only=True)
-class _Known:
-    """The compiled piece of a call, None if its steps run as they are written, and a warning to give once."""
+class _Outcome:
+    """A compiled piece, or None if steps run as they are written, and a warning to show once."""
 
     piece: CompiledPiece | None = None
     warning: str = ""
@@ -64,21 +64,21 @@ class _Known:
 
 @dataclass(kw_only=True)
 class _Shapes:
-    """Of calls of the same code: the number of calls by their shapes, and whether any shapes were compiled."""
+    """The number of calls of one code by their shapes, and whether pieces were compiled for any shapes."""
 
     calls: dict[Any, int] = field(default_factory=dict)
     is_compiled: bool = False
 
 
 _lock = threading.RLock()
-_known: OrderedDict[Any, _Known] = OrderedDict()
-_codes: OrderedDict[Any, _Shapes] = OrderedDict()
+_outcomes: OrderedDict[Any, _Outcome] = OrderedDict()
+_shapes_by_code: OrderedDict[Any, _Shapes] = OrderedDict()
 
 
 def forget_pieces() -> None:
     """Forget all compiled pieces."""
-    _known.clear()
-    _codes.clear()
+    _outcomes.clear()
+    _shapes_by_code.clear()
 
 
 def count_pieces(plan: object, compile_: Compile | None, steps: int | None) -> int | None:
@@ -173,7 +173,7 @@ def _run_within(
 
 
 def _cut_pieces(call: Call, length: int, piece: CompiledPiece | None, *, count: int | None = None) -> Call:
-    """Return a call whose steps are pieces of a length; of its first ``count`` pieces, if that is given."""
+    """Return a call whose steps are pieces of ``length`` time steps, or only its first ``count`` pieces."""
     steps = call.inputs.steps if count is None else min(count * length, call.inputs.steps)
     leaves, nest = call.inputs.cut(0, steps)
     losses = {name: loss for name, loss in call.losses.items() if name == "final_loss"}
@@ -189,56 +189,56 @@ def _cut_pieces(call: Call, length: int, piece: CompiledPiece | None, *, count: 
 
 
 def find_piece(call: Call, compile_: Compile) -> CompiledPiece | None:
-    """Return the compiled piece of a call, made now if there is none; None to run steps as they are written.
+    """Return the compiled piece of a call, compiled now if it is new; None to run steps as they are written.
 
-    The reason is said once for each kind of calls. Raises InputError if the first steps are refused.
+    Warns of the reason once for each kind of calls. Raises InputError if the first steps are refused.
     """
     with _lock:
-        known = _find(call, compile_)
-        if known is None:
+        outcome = _find(call, compile_)
+        if outcome is None:
             return None
-        warning, known.warning = known.warning, ""
+        warning, outcome.warning = outcome.warning, ""
         if warning:
             _warn(warning)
-        return None if known.piece is None or known.piece.failure is not None else known.piece
+        return None if outcome.piece is None or outcome.piece.failure is not None else outcome.piece
 
 
-def _warn(why: str, *, what: str = "steps") -> None:
-    warnings.warn(f"the {what} run uncompiled: {why}", CompileFallback, stacklevel=count_frames())
+def _warn(why: str, *, subject: str = "steps") -> None:
+    warnings.warn(f"the {subject} run uncompiled: {why}", CompileFallback, stacklevel=count_frames())
 
 
-def _find(call: Call, compile_: Compile) -> _Known | None:
-    """Return the piece of a call, compiled now if it is new; None for a few first calls with other shapes."""
+def _find(call: Call, compile_: Compile) -> _Outcome | None:
+    """Return the outcome for a call, and compile if it is new; None for the first calls of other shapes."""
     code, _, shapes = kind = call.describe_kind()
     lengths = _list_lengths(call, compile_)
-    known = _known.get(key := (kind, compile_.steps, compile_.mode, lengths))
-    if known is not None:
-        return known
-    calls = _codes.setdefault((code, compile_.steps, compile_.mode), _Shapes())
-    calls.calls[shapes] = calls.calls.get(shapes, 0) + 1
-    if calls.is_compiled and calls.calls[shapes] <= _PATIENCE and lengths:
+    outcome = _outcomes.get(key := (kind, compile_.steps, compile_.mode, lengths))
+    if outcome is not None:
+        return outcome
+    code_shapes = _shapes_by_code.setdefault((code, compile_.steps, compile_.mode), _Shapes())
+    code_shapes.calls[shapes] = code_shapes.calls.get(shapes, 0) + 1
+    if code_shapes.is_compiled and code_shapes.calls[shapes] <= _UNCOMPILED_CALLS and lengths:
         return None
-    known = _Known()
+    outcome = _Outcome()
     try:
-        known.piece, calls.is_compiled = _choose(call, compile_, lengths), True
+        outcome.piece, code_shapes.is_compiled = _choose(call, compile_, lengths), True
     except NotCompiled as error:
-        known.warning = error.text
-    _known[key] = known
-    for table in (_known, _codes):
+        outcome.warning = error.text
+    _outcomes[key] = outcome
+    for table in (_outcomes, _shapes_by_code):
         while len(table) > _MAX_KINDS:
             table.popitem(last=False)
-    return known
+    return outcome
 
 
 def _list_lengths(call: Call, compile_: Compile) -> tuple[int, ...]:
-    """Return the lengths of pieces that come into question: a chosen one is to run at least twice."""
+    """Return the lengths of pieces to try. Unless ``compile_`` gives one, a piece must fit at least twice."""
     if compile_.steps is not None:
         return (compile_.steps,) if compile_.steps <= call.inputs.steps else ()
     return tuple(length for length in _LENGTHS if 2 * length <= call.inputs.steps)
 
 
 def _choose(call: Call, compile_: Compile, lengths: tuple[int, ...]) -> CompiledPiece:
-    """Compile the piece that was asked for, or the quickest of a few. Raises NotCompiled."""
+    """Compile the piece of the requested length, or the quickest of a few. Raises NotCompiled."""
     if not lengths:
         shortest = compile_.steps or _LENGTHS[0]
         raise NotCompiled(f"a sequence of {call.inputs.steps} steps is too short for pieces of {shortest}")
@@ -258,25 +258,25 @@ def _choose(call: Call, compile_: Compile, lengths: tuple[int, ...]) -> Compiled
             if not pieces:
                 raise
             break
-        seconds[length] = _measure_step(_cut_pieces(call, length, pieces[length], count=_TRIED)) / length
-    best, usual = min(pieces, key=lambda length: seconds[length]), _measure_step(call)
-    if seconds[best] > _WORTH * usual:
+        seconds[length] = _measure_step(_cut_pieces(call, length, pieces[length], count=_TRIAL_PIECES)) / length
+    best, as_written = min(pieces, key=lambda length: seconds[length]), _measure_step(call)
+    if seconds[best] > _MAX_TIME_SHARE * as_written:
         raise NotCompiled(
-            f"a step takes {seconds[best]:.2g} s in compiled pieces of {best}, and {usual:.2g} s as it is "
+            f"a step takes {seconds[best]:.2g} s in compiled pieces of {best}, and {as_written:.2g} s as it is "
             "written"
         )
     return pieces[best]
 
 
 def _measure_step(call: Call) -> float:
-    """Return the seconds of a step that runs without a tape, again with one, and is reversed."""
+    """Return the seconds of a step without a tape, with a tape, and of its backward pass, as a sum."""
     tried = try_call(call)
     sizes: Measurement = measure(call, tried.scope)
     return sizes.forward_seconds + sizes.record_seconds + sizes.backward_seconds
 
 
 def _compile(call: Call, length: int, compile_: Compile) -> CompiledPiece:
-    """Compile a piece with its loss; if that cannot be compiled, without. Raises NotCompiled."""
+    """Compile a piece with its loss, or without the loss if that fails. Raises NotCompiled."""
     products: tuple[Product, ...] = ("loss", "chunk_loss", "outputs")
     product = next(name for name in products if name in (*call.losses, "outputs"))
     try:
@@ -284,14 +284,14 @@ def _compile(call: Call, length: int, compile_: Compile) -> CompiledPiece:
     except NotCompiled as error:
         if product == "outputs" or error.whatever_loss:
             raise
-        without = _compile_product(call, length, compile_, "outputs")
-        _warn(error.text, what="losses")
-        return without
+        piece = _compile_product(call, length, compile_, "outputs")
+        _warn(error.text, subject="losses")
+        return piece
 
 
 def _compile_product(call: Call, length: int, compile_: Compile, product: Product) -> CompiledPiece:
     with warnings.catch_warnings():
-        # PyTorch's compiler uses what PyTorch deprecates.
+        # PyTorch's compiler uses deprecated functions of PyTorch.
         warnings.simplefilter("ignore", DeprecationWarning)
         from ckptplan.torch.pieces.compiler import CompiledFunction, set_compiler
 
@@ -304,13 +304,13 @@ def _compile_product(call: Call, length: int, compile_: Compile, product: Produc
         settings=set_compiler,
         reuses_memory=record.reuses_memory,
     )
-    without = ", without the loss" if call.losses and product == "outputs" else ""
-    tried = replace(_cut_pieces(call, length, piece, count=_TRIED), verify=True, is_closed=False)
-    with _reporting(f"pieces of {length} steps{without}", compile_.progress or _report_on_terminal):
+    suffix = ", without the loss" if call.losses and product == "outputs" else ""
+    tried = replace(_cut_pieces(call, length, piece, count=_TRIAL_PIECES), verify=True, is_closed=False)
+    with _reporting(f"pieces of {length} steps{suffix}", compile_.progress or _report_on_terminal):
         try:
             try_call(tried)
         except InputError:
-            # Steps that are refused as they are written, too, raise the same error there.
+            # If steps are refused as they are written, too, they raise the same error there.
             raise NotCompiled("compiled steps differ from those as written", whatever_loss=True) from None
     if piece.failure is not None:
         raise piece.failure
@@ -318,23 +318,23 @@ def _compile_product(call: Call, length: int, compile_: Compile, product: Produc
 
 
 @contextmanager
-def _reporting(what: str, report: CompileProgress) -> Iterator[None]:
-    report(what, None)
+def _reporting(label: str, report: CompileProgress) -> Iterator[None]:
+    report(label, None)
     began, seconds = perf_counter(), 0.0
     try:
         yield
         seconds = perf_counter() - began
     finally:
-        report(what, seconds)
-    _logger.info("compiled %s in %.1f s", what, seconds)
+        report(label, seconds)
+    _logger.info("compiled %s in %.1f s", label, seconds)
 
 
-def _report_on_terminal(what: str, seconds: float | None) -> None:
-    """Say on a terminal that something is being compiled, and how long it took."""
+def _report_on_terminal(label: str, seconds: float | None) -> None:
+    """Write on a terminal what is being compiled, and how long it took."""
     if not sys.stderr.isatty():
         return
     if seconds is None:
-        sys.stderr.write(f"ckptplan: compiling {what} ...")
+        sys.stderr.write(f"ckptplan: compiling {label} ...")
     else:
         sys.stderr.write(f" {seconds:.1f} s\n")
     sys.stderr.flush()

@@ -1,11 +1,11 @@
 """Runs steps in compiled pieces: functions of K time steps that PyTorch's compiler takes as a whole.
 
-Pieces begin at multiples of K. Other steps run one by one, as they are written: those that make no whole piece,
-and those of a piece whose state has another form than most states, as that of a first step.
+Pieces begin at multiples of K. Other steps run one by one, as they are written: steps that fill no whole piece,
+and steps of a piece whose state has another form than most states, such as the first state.
 
-The compiler unrolls the loop over the steps of a piece. It takes the number of the first step as a variable, by
-the name of the argument; another number would be a part of what is compiled, and each piece would be compiled
-anew. ``SHIFT`` is added to the number, since the compiler treats 0 and 1 as constants.
+The compiler unrolls the loop over the steps of a piece. It treats the number of the first step as a variable,
+which it knows by the name of the argument. Otherwise the number would be a constant, and each piece would be
+compiled again. ``SHIFT`` is added to the number, since the compiler treats 0 and 1 as constants.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ckptplan.torch.state.nests import Nest, fill, flatten, stack
 
 #: Added to the number of a step.
 SHIFT = 2
-#: The argument that is a variable.
+#: The argument that the compiler treats as a variable.
 VARIABLE = "ckptplan_start"
-#: What a piece returns beside the state: the losses of its steps, their loss as a whole, or their outputs.
+#: What a piece returns besides the state: the losses of its steps, one loss of all steps, or their outputs.
 Product: TypeAlias = Literal["loss", "chunk_loss", "outputs"]
-#: The pieces that run as they are written before it is known that the form of the state stays.
+#: How many pieces run as they are written, to see whether the form of the state stays the same.
 _SETTLED = 2
 
 
 class NotCompiled(RuntimeError):  # noqa: N818 - what it is, not what it says
-    """Steps cannot run compiled; nothing has changed, so that they can run as they are written.
+    """Steps cannot run compiled. They have changed nothing, so that they can run as they are written.
 
     Arguments:
-        text: why, for people.
+        text: the reason, for users.
         whatever_loss: whether pieces without the loss could not be compiled either.
     """
 
@@ -52,15 +52,15 @@ class NotCompiled(RuntimeError):  # noqa: N818 - what it is, not what it says
 def run_steps(
     cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any, *, product: Product
 ) -> tuple[Any, Any]:
-    """Return what the steps of a piece give, time first, and the state after the last one.
+    """Run the steps of a piece; return their losses or outputs, time first, and the state after them.
 
     Arguments:
         cell: the cell.
         loss: the function that ``product`` names, None for outputs.
-        ckptplan_start: the number of the first step, ``SHIFT`` too large.
-        state: the state before it.
-        inputs: those of the steps, time first.
-        product: what the steps give. A loss as a whole has shape (1,).
+        ckptplan_start: the number of the first step plus ``SHIFT``.
+        state: the state before the first step.
+        inputs: the inputs of the steps, time first.
+        product: what to return besides the state. One loss of all steps has shape (1,).
     """
     outputs = []
     for x in _iterate(inputs):
@@ -78,7 +78,7 @@ def run_steps(
 
 
 def _iterate(inputs: Any) -> Iterator[Any]:
-    """Yield the input of each step, of a nest of tensors with time first."""
+    """Yield the input of each step from a nest of tensors with time first."""
     leaves, spec = _pytree.tree_flatten(inputs)
     for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
         yield _pytree.tree_unflatten(parts, spec)
@@ -105,7 +105,7 @@ class PieceCell:
 
 
 def describe_form(state: Checkpoint) -> tuple[Any, Any]:
-    """Return the values and shapes of a state, and what else a piece is compiled for."""
+    """Return the values and shapes of a state, and further properties for which a piece is compiled."""
     leaves = state.leaves
     places = {id(leaf): place for place, leaf in enumerate(leaves)}
     shapes = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
@@ -119,10 +119,10 @@ class CompiledPiece:
 
     Arguments:
         length: K.
-        product: what it returns beside the state.
-        advance: runs without a tape, as ``run_steps``.
-        record: runs with one.
-        settings: sets PyTorch's compiler while they run.
+        product: what it returns besides the state.
+        advance: runs the steps without a tape, with the arguments of ``run_steps``.
+        record: runs the steps with a tape.
+        settings: returns a context in which PyTorch's compiler is set for pieces.
         reuses_memory: whether a run overwrites the results of the run before, as CUDA graphs do.
     """
 
@@ -132,19 +132,19 @@ class CompiledPiece:
     record: Callable[..., tuple[Any, Any]]
     settings: Callable[[], AbstractContextManager[None]]
     reuses_memory: bool = False
-    #: Why pieces cannot run, if it turned out that they cannot.
+    #: The reason why pieces cannot run, None if they can.
     failure: NotCompiled | None = None
     #: The values and shapes of the states after two pieces that ran as they are written.
     shapes: list[Any] = field(default_factory=list)
-    #: By whether steps are recorded: what else states have in common for which a piece is compiled.
+    #: By whether steps are recorded: the further properties of states for which a piece is compiled.
     kinds: dict[bool, Any] = field(default_factory=dict)
 
     def learn(self, state: Checkpoint, *, records: bool) -> None:
-        """Learn the form of states from the one after steps that ran as they are written."""
+        """Learn the form of states from a state after steps that ran as they are written."""
         shapes, kinds = describe_form(state)
         if len(self.shapes) < _SETTLED:
             self.shapes.append(shapes)
-        if any(known != self.shapes[0] for known in self.shapes):
+        if any(earlier != self.shapes[0] for earlier in self.shapes):
             self.failure = NotCompiled(
                 "the state holds numbers outside of tensors, or shapes, that differ from step to step",
                 whatever_loss=True,
@@ -153,12 +153,12 @@ class CompiledPiece:
 
     def fits(self, state: Checkpoint, *, records: bool) -> bool:
         """Return whether a state has the form that the piece is compiled for."""
-        is_known = len(self.shapes) == _SETTLED and records in self.kinds
-        return is_known and describe_form(state) == (self.shapes[0], self.kinds[records])
+        is_settled = len(self.shapes) == _SETTLED and records in self.kinds
+        return is_settled and describe_form(state) == (self.shapes[0], self.kinds[records])
 
 
 class CompiledSteps(Steps):
-    """The steps of a call, of which whole pieces run compiled.
+    """The steps of a call. Whole pieces of them run compiled.
 
     Steps of the plan are time steps of a cell, or pieces of a ``PieceCell``.
 
@@ -173,12 +173,12 @@ class CompiledSteps(Steps):
         super().__init__(*args, **options)
         self._piece, self._has_pieces = piece, isinstance(self.cell, PieceCell)
         self._step_cell = self.cell.cell if isinstance(self.cell, PieceCell) else self.cell
-        #: The steps of the plan that make a piece.
+        #: How many steps of the plan make a piece.
         self._count = 1 if self._has_pieces else piece.length
         self._loss = self._find_loss()
 
     def _find_loss(self) -> Any:
-        """Return the loss of time steps that is part of the piece, None if none is."""
+        """Return the loss that is compiled into the piece, None if there is none."""
         if not isinstance(self.outputs, SummedLoss) or self._piece.product == "outputs":
             return None
         loss: Any = self.outputs.loss if self.outputs.loss is not None else self.outputs.chunk_loss
@@ -187,7 +187,7 @@ class CompiledSteps(Steps):
     def run(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
         cuts = list(self._cut(start, stop))
         bounds = [self.inputs.rows(*cut) for cut in cuts]
-        # At once: a slice would give each piece a gradient as large as all inputs.
+        # Split at once: a slice would give each piece a gradient as large as all inputs.
         parts = [leaf.split([last - first for first, last in bounds]) for leaf in leaves]
         terms: list[Tensor] = []
         with self._piece.settings():
@@ -198,7 +198,7 @@ class CompiledSteps(Steps):
         return terms
 
     def _cut(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield whole pieces, and what lies between."""
+        """Yield whole pieces, and the ranges of steps between them."""
         while start < stop:
             end = min((start // self._count + 1) * self._count, stop)
             yield start, end
@@ -206,7 +206,7 @@ class CompiledSteps(Steps):
 
     def _run_as_written(self, rows: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
         terms = super().run(rows, nest, start, stop)
-        # The states after the first steps are of the form that most states have.
+        # The states after the first steps have the form of most states.
         self._piece.learn(self.state.read(), records=torch.is_grad_enabled())
         return terms
 
@@ -231,7 +231,7 @@ class CompiledSteps(Steps):
         return self._take(values, start, stop, is_new=is_new) if is_new or records else []
 
     def _take(self, values: Any, start: int, stop: int, *, is_new: bool) -> list[Tensor]:
-        """Hand on what a piece gave; return the terms through which gradients enter."""
+        """Give the results of a piece to the outputs; return the terms through which gradients enter."""
         if self._piece.product != "outputs":
             # One term for each step of the plan, or for the whole piece.
             is_whole = self._has_pieces or self._piece.product == "chunk_loss"
@@ -249,7 +249,7 @@ class CompiledSteps(Steps):
     def reverse(self, tape: Tape, incoming: Sequence[Gradient]) -> None:
         super().reverse(tape, incoming)
         if self._piece.reuses_memory:
-            # The graph of the next chunk would overwrite them (pytorch#169545).
+            # The graph of the next chunk would overwrite these gradients (pytorch#169545).
             copies = (None if gradient is None else gradient.clone() for gradient in self.state_gradients)
             self.state_gradients = list(copies)
             self.sums.copy()

@@ -1,4 +1,4 @@
-"""Compiles a function with PyTorch's compiler, and counts how often that happens."""
+"""Compiles a function with PyTorch's compiler, and counts the compilations."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from torch.utils._pytree import tree_map_only
 
 from ckptplan.torch.pieces.compiled_steps import VARIABLE, NotCompiled, Product, run_steps
 
-#: Graphs of one function: more than one, if a hook, a method or a number that steps read was set anew.
+#: The most graphs of one function. A change of a hook, a method or a number that steps read makes a new one.
 _MOST_GRAPHS = 4
 
 
 class CompiledFunction:
-    """``run_steps``, compiled when it is called, and again if it finds something else than before.
+    """``run_steps``, compiled at its first call, and again when values that were compiled in have changed.
 
-    Raises NotCompiled in place of errors of the compiler, when nothing has run.
+    Raises NotCompiled in place of errors of the compiler, before any step has run.
     """
 
     def __init__(self, *, mode: str) -> None:
         self.graphs = 0
-        #: Whether each run writes its results where the run before had put its own: CUDA graphs do.
+        #: Whether each run overwrites the results of the run before, as CUDA graphs do.
         self.reuses_memory = bool(list_mode_options(mode).get("triton.cudagraphs"))
         self._options = {
             **list_mode_options(mode),
-            # Random numbers as PyTorch draws them: both graphs, and steps that run uncompiled, draw the same.
+            # Draw random numbers as PyTorch does, so that both graphs and uncompiled steps draw the same.
             "fallback_random": True,
         }
-        # Of its own code object: the compiler keeps what it makes with the code.
-        own = FunctionType(run_steps.__code__.replace(), run_steps.__globals__, run_steps.__name__)
-        self._run = torch.compile(own, backend=self._compile, dynamic=False, fullgraph=True)
+        # Copy the code object, with which the compiler keeps its compiled code.
+        function = FunctionType(run_steps.__code__.replace(), run_steps.__globals__, run_steps.__name__)
+        self._run = torch.compile(function, backend=self._compile, dynamic=False, fullgraph=True)
 
     def __call__(self, *args: Any, product: Product) -> Any:
         try:
-            made = self._run(*args, product=product)
+            results = self._run(*args, product=product)
         except TorchDynamoException as error:
             raise explain_error(error) from error
-        # Checkpoints live longer than until the next run, and the state is the input of that.
-        return tree_map_only(torch.Tensor, _copy_from_graph, made) if self.reuses_memory else made
+        # Checkpoints live longer than until the next run, and the next run takes the state as its input.
+        return tree_map_only(torch.Tensor, _copy_from_graph, results) if self.reuses_memory else results
 
     def _compile(self, graph: Any, examples: Sequence[Any]) -> Any:
         self.graphs += 1
@@ -67,15 +67,15 @@ def _copy_from_graph(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def set_compiler() -> Iterator[None]:
-    """Set PyTorch's compiler as pieces need it.
+    """Run the block with PyTorch's compiler set for pieces.
 
-    Hooks are guarded, graphs are not cut where DistributedDataParallel sends gradients, since a sequence has
-    one gradient for each parameter, and the number of a step is a variable (since torch 2.8).
+    Hooks are guarded. Graphs are not cut where DistributedDataParallel sends gradients, since a sequence has
+    one gradient for each parameter. The number of a step is a variable (since torch 2.8).
     """
     config: Any = torch.compiler.config
     with ExitStack() as stack:
         # The compiler looks at the gradient of each tensor that a graph is made for, also of a state that is no
-        # leaf, and uses what PyTorch deprecates.
+        # leaf, and uses deprecated functions.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -85,7 +85,7 @@ def set_compiler() -> Iterator[None]:
         yield
 
 
-#: What PyTorch says of code whose shapes or branches depend on numbers in tensors.
+#: Finds PyTorch's errors about code whose shapes or branches depend on numbers in tensors.
 _DATA = re.compile(
     r"data.dependent|dynamic (shape|output)|Tensor\.item|_local_scalar_dense|unbacked|Dynamic shape operator",
     re.IGNORECASE,
@@ -94,14 +94,14 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 def explain_error(error: BaseException) -> NotCompiled:
-    """Return what an error of the compiler means."""
+    """Return an error that explains an error of the compiler to users."""
     chain = list(_list_causes(error))
     text = str(error)
     place = _find_place(text)
     where = f" at {place}" if place else ""
-    known = next((error for error in chain if isinstance(error, NotCompiled)), None)
-    if known is not None:
-        return NotCompiled(known.text + where)
+    explained = next((error for error in chain if isinstance(error, NotCompiled)), None)
+    if explained is not None:
+        return NotCompiled(explained.text + where)
     if any(isinstance(error, InvalidCxxCompiler) for error in chain) or "InvalidCxxCompiler" in text:
         return NotCompiled(
             "there is no C++ compiler on this machine, which PyTorch's compiler needs (install g++ or "
@@ -110,8 +110,8 @@ def explain_error(error: BaseException) -> NotCompiled:
         )
     if isinstance(error, Unsupported | UserError):
         depends = "shapes or branches depend on numbers in tensors"
-        what = depends if _DATA.search(text) else "graph break"
-        return NotCompiled(f"{what}{where} ({_first_line(text)})")
+        problem = depends if _DATA.search(text) else "graph break"
+        return NotCompiled(f"{problem}{where} ({_first_line(text)})")
     if isinstance(error, BackendCompilerFailed) and chain[-1] is not error:
         text = str(chain[-1])
     return NotCompiled(f"PyTorch's compiler failed{where} ({_first_line(text)})")

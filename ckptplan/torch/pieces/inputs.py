@@ -16,13 +16,13 @@ from ckptplan.torch.state.nests import Nest, fill, flatten
 class PieceInputs(Inputs):
     """The pieces of a sequence: nests of tensors of shape (K, ...); the last piece may be shorter.
 
-    A piece has the same time steps each time it runs, since kernels round otherwise, and draw other numbers, if
-    a sequence is cut otherwise.
+    A piece has the same time steps each time it runs. If a sequence were cut differently, kernels would round
+    differently and draw other random numbers.
 
     Arguments:
-        given: tensors with time as the first axis, or a nest of these; of packed sequences, their rows (N, F).
+        given: tensors with time as the first axis, or a nest of these; for packed sequences, their rows (N, F).
         length: the time steps of a piece, K.
-        batch_sizes: of packed sequences, the number of sequences that have each time step, on the CPU. The
+        batch_sizes: for packed sequences, the number of sequences that have each time step, on the CPU. The
             input of a piece is then a pair of its rows and its batch sizes.
         backwards: whether the last piece runs first.
 
@@ -59,7 +59,7 @@ class PieceInputs(Inputs):
         bounds = [self.rows(step, step + 1) for step in range(start, stop)]
         order = -1 if self._backwards else 1
         sizes = [last - first for first, last in bounds[::order]]
-        # At once: a slice would give each piece a gradient as large as all pieces.
+        # Split at once: a slice would give each piece a gradient as large as all pieces.
         parts = [leaf.split(sizes)[::order] for leaf in leaves]
         for step, tensors in enumerate(zip(*parts, strict=True), start):
             piece = fill(nest, tensors)
@@ -67,7 +67,7 @@ class PieceInputs(Inputs):
 
     def take_first(self, steps: int) -> Inputs:
         if self._sizes:
-            # The first time steps, which all sequences have, take most.
+            # All sequences have the first time steps, which take the most memory.
             leaves = [leaf[: self._bounds[steps]] for leaf in self.leaves]
             sizes: Tensor | None = torch.cat(self._sizes[:steps])
         else:
@@ -81,7 +81,7 @@ class PieceInputs(Inputs):
 
 
 class PieceLoss:
-    """The loss of a piece: that of its outputs together, or the sum of the losses of its time steps.
+    """The loss of a piece: one loss of all its outputs, or the sum of the losses of its time steps.
 
     Arguments:
         loss: ``loss(t, output)`` or ``chunk_loss(start, outputs)``.
@@ -103,9 +103,9 @@ class PieceLoss:
 
 
 def reverse_each(sizes: Tensor) -> Tensor:
-    """Return the rows of packed sequences with each sequence reversed: its own inverse.
+    """Return the order of rows that reverses each of the packed sequences. The order is its own inverse.
 
-    ``sizes`` are the numbers of sequences that have each step.
+    ``sizes`` has the number of sequences that have each step.
     """
     batch = int(sizes[0])
     # On the device of the sizes, which is the CPU, whatever torch.set_default_device says.

@@ -16,7 +16,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS
-from ckptplan.torch.fit.choose import ALONE, Beside, Space, choose_plan, read_limit
+from ckptplan.torch.fit.choose import ALONE, OtherSequences, Space, choose_plan, read_limit
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.measure import Measurement
 from ckptplan.torch.run.call import Call
@@ -25,9 +25,9 @@ from ckptplan.units import format_count, format_things
 
 #: Lengths that are tried. Longer pieces are hardly quicker, and take more memory at a time.
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-#: The longer of the two pieces that are measured, to estimate others, and its share of the sequence.
+#: The most time steps of a piece that is measured, and the least ratio of the sequence to this piece.
 _LONGEST_MEASURED, _SHARE = 32, 16
-#: Calls whose length is remembered.
+#: The most kinds of calls whose length is remembered.
 _MAX_KINDS = 256
 _chosen: OrderedDict[Any, int] = OrderedDict()
 MakeCall = Callable[[int], Call]
@@ -35,7 +35,7 @@ MakeCall = Callable[[int], Call]
 
 @dataclass(frozen=True, kw_only=True)
 class PieceRun:
-    """A plan whose steps are pieces of so many time steps each; the last piece may be shorter."""
+    """A plan whose steps are pieces of ``piece`` time steps each; the last piece may be shorter."""
 
     plan: Plan | Schedule
     piece: int
@@ -47,7 +47,7 @@ def forget_lengths() -> None:
 
 
 def fit_length(plan: Plan | Schedule, steps: int, piece: int | None) -> int:
-    """Return the length of the pieces of a given plan. Raises InputError if it has another number of them."""
+    """Return the length of the pieces of a plan. Raises InputError if the plan has another number of pieces."""
     length = -(-steps // plan.steps) if piece is None else min(piece, steps)
     count = -(-steps // length)
     if count != plan.steps:
@@ -70,9 +70,9 @@ def run_pieces(
     memory: int | str | None,
     piece: int | None = None,
     observer: Any = None,
-    beside: Beside = ALONE,
+    others: OtherSequences = ALONE,
 ) -> tuple[PieceRun, Results]:
-    """Run a sequence in pieces; return what ran, and the results.
+    """Run a sequence in pieces; return the plan with the length of its pieces, and the results.
 
     Arguments:
         make_call: returns the call with pieces of a length.
@@ -80,8 +80,8 @@ def run_pieces(
         plan: a plan whose steps are pieces; None for a limit of memory.
         memory: the limit.
         piece: the time steps of a piece; None for the quickest length.
-        observer: called with each action when it is done, and with its executor.
-        beside: the memory that other sequences take.
+        observer: called as ``observer(action, executor)`` after each action.
+        others: the memory that other sequences take.
 
     Raises InputError.
     """
@@ -94,7 +94,7 @@ def run_pieces(
         return PieceRun(plan=at_once, piece=steps), run_plain_loop(make_call(steps))
     lengths = _list_lengths(steps) if piece is None else [min(piece, steps)]
     while True:
-        length, limited = choose_length(make_call, lengths, steps, memory, beside)
+        length, limited = choose_length(make_call, lengths, steps, memory, others)
         shorter = [other for other in lengths if other < length]
         try:
             results = limited.run(observer)
@@ -117,29 +117,29 @@ def describe_pieces(plan: Plan, steps: int, length: int) -> Plan:
 
 
 def choose_length(
-    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, beside: Beside
+    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, others: OtherSequences
 ) -> tuple[int, LimitedCall]:
-    """Return the quickest of some lengths of pieces within a limit, and the call with such pieces and its plan.
+    """Return the quickest length of pieces within a limit, and the call with these pieces and its plan.
 
     Two lengths are measured, and others estimated, until the best length is a measured one. Raises InputError
     if no plan fits.
     """
     first = make_call(lengths[0])
-    key = first.describe_kind(), steps, read_limit(memory, first.device), tuple(lengths), beside
+    key = first.describe_kind(), steps, read_limit(memory, first.device), tuple(lengths), others
     measured: dict[int, LimitedCall] = {}
 
     def measure(length: int) -> LimitedCall:
         if length not in measured:
-            measured[length] = LimitedCall.measure(make_call(length), memory, beside=beside)
+            measured[length] = LimitedCall.measure(make_call(length), memory, others=others)
         return measured[length]
 
     length = _chosen.get(key)
     if length is not None:
         with suppress(InputError):
-            # Sequences of one shape may differ, as the two directions of a layer.
+            # This length may not fit: sequences of one shape differ, as the two directions of a layer do.
             measure(length).choose()
             return length, measured[length]
-    length = lengths[0] if len(lengths) == 1 else _search(lengths, steps, measure)
+    length = lengths[0] if len(lengths) == 1 else _search(lengths, steps, measure, is_known=first.is_closed)
     limited = measure(length)
     limited.choose()
     _chosen.pop(key, None)
@@ -149,15 +149,16 @@ def choose_length(
     return length, limited
 
 
-def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall]) -> int:
-    """Return the length of the quickest plan; the shortest one, which needs least, if no plan fits."""
+def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall], *, is_known: bool) -> int:
+    """Return the length of the quickest plan; the shortest length, which needs least, if no plan fits.
+
+    ``is_known`` says that pieces need no trial, in which two of them keep their tapes.
+    """
     long = max(2, min(_LONGEST_MEASURED, lengths[-1], max(4, steps // _SHARE)))
-    few = measure(lengths[0])
-    if few.tried.call.is_closed:
-        short = max(1, long // 4)
-        few = measure(short)
-    else:
-        short = lengths[0]
+    short = max(1, long // 4) if is_known else lengths[0]
+    few = measure(short)
+    if not is_known:
+        # Longer pieces are tried only within the limit.
         lengths = [length for length in lengths if _has_room(few, length / short)] or [short]
         long = min(long, lengths[-1])
         if long == short:
@@ -192,14 +193,14 @@ def _has_room(shortest: LimitedCall, ratio: float) -> bool:
 
 
 def _estimate(few: Measurement, many: Measurement, short: int, long: int, length: int) -> Measurement:
-    """Return what pieces of a length take: a piece takes something by itself, and the same for each step."""
+    """Estimate pieces of a length: a piece takes a fixed part, and an equal part for each time step."""
     changes: dict[str, Any] = {}
     for name in vars(many):
         low, high = float(getattr(few, name)), float(getattr(many, name))
         if name in ("state_bytes", "steps", "parameter_bytes", "largest_bytes"):
             continue
         slope = max((high - low) / (long - short), 0.0)
-        # No part of a piece is free, whatever the line says.
+        # A piece takes at least half of its proportional share, whatever the line says.
         value = max(high + slope * (length - long), high * length / long / 2)
         changes[name] = math.ceil(value) if name.endswith("_bytes") else value
     return replace(many, **changes)

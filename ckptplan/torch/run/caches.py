@@ -1,8 +1,8 @@
 """The caches of the steps of a ``ChunkCell``: its saved outputs, in blocks of steps.
 
-A plan decides which caches stay (docs/cache.md). A step whose cache is there is replayed from it; another one
-runs in full again. Sums over blocks of other lengths round in other ways, so a step runs in full in the same
-block each time: ``find_cuts`` returns where the runs of a schedule are cut.
+A plan decides which caches stay (docs/cache.md). A step whose cache is kept is replayed from it; any other step
+runs in full again. Sums over blocks of different lengths round differently. So a step must run in full in the
+same block each time. ``find_cuts`` returns the steps at which the runs of a schedule are cut.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def find_kept(action: Advance | Record) -> int:
     return action.start if cached is None else action.stop - cached
 
 
-#: The first step, the one behind the last, and their caches.
+#: The first step of a block, the step after its last one, and the caches of the block.
 Block: TypeAlias = tuple[int, int, SavedOutputs]
 
 
@@ -85,14 +85,14 @@ class CacheLog:
         self._starts: list[int] = []
         self._blocks: list[tuple[int, SavedOutputs]] = []
         self._pages = Pages()
-        #: The number of steps whose caches are there, and their bytes.
+        #: The number of steps whose caches are kept, and the bytes of these caches.
         self.steps = self.bytes = 0
 
     def add(self, start: int, stop: int, saved: SavedOutputs) -> SavedOutputs:
-        """Keep the caches of steps that have none here, and return what is kept."""
-        kept = saved.moved(partial(self._pages.keep, kept_bytes=self.bytes))
-        self._insert(bisect_left(self._starts, start), start, stop, kept)
-        return kept
+        """Copy the caches of steps that have none here, and return the copies."""
+        copies = saved.moved(partial(self._pages.keep, kept_bytes=self.bytes))
+        self._insert(bisect_left(self._starts, start), start, stop, copies)
+        return copies
 
     def _insert(self, place: int, start: int, stop: int, saved: SavedOutputs) -> None:
         self._starts.insert(place, start)
@@ -107,7 +107,7 @@ class CacheLog:
         return start, stop, saved
 
     def find(self, step: int) -> tuple[bool, int | None]:
-        """Return whether the cache of a step is there, and where the block or the gap of the step ends.
+        """Return whether the cache of a step is kept, and where the block or the gap of the step ends.
 
         None stands for a gap without an end.
         """
@@ -123,7 +123,7 @@ class CacheLog:
         return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
 
     def take(self, start: int, stop: int) -> list[Block]:
-        """Return the caches of some steps, and keep them no longer."""
+        """Remove and return the caches of steps ``start`` to ``stop``."""
         taken = list[Block]()
         while start < stop:
             _, end = self.find(start)
@@ -135,12 +135,12 @@ class CacheLog:
         return taken
 
     def put(self, blocks: Iterable[Block]) -> None:
-        """Keep blocks again that were taken."""
+        """Put back blocks that were taken."""
         for start, stop, saved in blocks:
             self._insert(bisect_left(self._starts, start), start, stop, saved)
 
     def drop(self, start: int, stop: int) -> None:
-        """Drop the caches of some steps."""
+        """Drop the caches of steps ``start`` to ``stop``."""
         place = max(0, bisect_right(self._starts, start) - 1)
         while place < len(self._starts) and self._starts[place] < stop:
             first, last, saved = self._pop(place)
@@ -150,7 +150,7 @@ class CacheLog:
                     place += 1
 
     def forget(self, step: int) -> None:
-        """Drop blocks that begin at a step or later."""
+        """Drop the blocks that begin at ``step`` or later."""
         while self._starts and self._starts[-1] >= step:
             self._pop(-1)
 
@@ -163,7 +163,7 @@ class RemoteCaches:
         self._blocks: dict[int, tuple[int, SavedOutputs]] = {}
 
     def number(self, start: int, stop: int) -> list[int]:
-        """Return the numbers under which a store keeps the blocks of some steps; those of states are from 0."""
+        """Return the numbers of the blocks of some steps in a store: negative ones, unlike those of states."""
         return [-1 - first for first in self._find(start, stop)]
 
     def _find(self, start: int, stop: int) -> list[int]:
@@ -171,8 +171,8 @@ class RemoteCaches:
         starts = self._starts[place : bisect_left(self._starts, stop)]
         return [first for first in starts if start < self._blocks[first][0]]
 
-    def keep(self, block: Block, store: TensorStore[Any], *, together: int = 1) -> None:
-        """Move a block to the store, one of ``together`` blocks and states of a message."""
+    def keep(self, block: Block, store: TensorStore[Any], *, message_size: int = 1) -> None:
+        """Move a block to the store, in a message of ``message_size`` blocks and states."""
         (start, stop, saved), tensors = block, list[Tensor]()
 
         def take(tensor: Tensor) -> Tensor:
@@ -181,10 +181,10 @@ class RemoteCaches:
 
         insort(self._starts, start)
         self._blocks[start] = stop, _carry(saved, take)
-        store.keep(-1 - start, tensors, together=together)
+        store.keep(-1 - start, tensors, message_size=message_size)
 
     def fetch(self, start: int, stop: int, store: TensorStore[Any]) -> Iterator[Block]:
-        """Yield the caches of some steps. Parts of blocks with other steps go back to the store."""
+        """Yield the caches of steps ``start`` to ``stop``. Other steps of their blocks go back to the store."""
         for first in self._find(start, stop):
             last, saved = self._blocks.pop(first)
             del self._starts[bisect_left(self._starts, first)]
@@ -199,5 +199,5 @@ class RemoteCaches:
 
 
 def _carry(saved: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return saved outputs with each tensor replaced, those that they share with earlier steps included."""
+    """Return saved outputs with each tensor replaced, including tensors shared with earlier steps."""
     return getattr(saved, "carried", saved.moved)(move)

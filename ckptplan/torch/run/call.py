@@ -31,20 +31,20 @@ class Call:
 
     Arguments:
         cell: ``cell(state, x)`` returns (state, output).
-        inputs: provides the inputs of its steps.
+        inputs: provides the inputs of the steps.
         state: the first state.
         losses: the losses by the names of their arguments.
-        parameters: tensors that are named beside those that the cell reaches.
-        verify: whether steps that run again are compared; ``"always"`` to try the first steps in each call.
+        parameters: tensors that the user names, in addition to those that the cell reaches.
+        verify: whether replayed steps are compared; ``"always"`` to try the first steps in each call.
         replay_randomness: whether random generators are parts of the state.
         run_steps: the outputs that a ``chunk_loss`` gets at a time.
-        steps_type: makes what runs its steps.
-        needs_state: whether a cell that keeps nothing from step to step is refused.
-        strict: whether a plan for other sizes than those of the cell is an error, and no warning.
+        steps_type: makes the ``Steps`` that run the call.
+        needs_state: whether to refuse a cell that keeps nothing from step to step.
+        strict: whether a plan for other sizes than those of the cell is an error instead of a warning.
         place: where remote checkpoints are kept; None for host memory.
         compile: how its steps are compiled (``ckptplan.torch.Compile``), None to run them as they are written.
-        is_closed: whether the cell is known to keep nothing but what random generators keep, so that nothing is
-            tried.
+        is_closed: whether the cell is known to keep nothing from step to step except random generators, so that
+            its first steps need no trial.
     """
 
     cell: Cell
@@ -91,20 +91,20 @@ class Call:
 
     @property
     def _steps_class(self) -> type[Steps]:
-        made: Any = self.steps_type
-        steps_class: type[Steps] = getattr(made, "func", made)
+        steps_type: Any = self.steps_type
+        steps_class: type[Steps] = getattr(steps_type, "func", steps_type)
         return steps_class
 
     @property
     def compares(self) -> bool:
-        """Whether steps that run again are compared with what they were."""
+        """Whether replayed steps are compared with their first run."""
         return bool(self.verify) and self.replay_randomness
 
     @property
     def roots(self) -> dict[str, Any]:
-        """The objects from which everything is reached that may keep something."""
-        made = {"inputs": self.inputs.make} if self.inputs.is_made else {}
-        return {"cell": self.cell, **self.losses, **made, **self._opaque}
+        """The objects to search for values that steps may keep, by their names."""
+        input_functions = {"inputs": self.inputs.make} if self.inputs.is_made else {}
+        return {"cell": self.cell, **self.losses, **input_functions, **self._opaque}
 
     @cached_property
     def _opaque(self) -> dict[str, Any]:
@@ -122,24 +122,24 @@ class Call:
         modules = [
             function for function in (self.cell, *self.losses.values()) if isinstance(function, torch.nn.Module)
         ]
-        own = (parameter for module in modules for parameter in torch.nn.Module.parameters(module))
-        devices = {tensor.device for tensor in (*self.leaves, *self.inputs.leaves, *self.parameters, *own)}
+        weights = (parameter for module in modules for parameter in torch.nn.Module.parameters(module))
+        devices = {tensor.device for tensor in (*self.leaves, *self.inputs.leaves, *self.parameters, *weights)}
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
     def copy_state(self) -> Any:
-        """Return the first state in new containers: steps may change those that they are given."""
+        """Return the first state in new containers, since steps may change the containers that they get."""
         leaves, nest = flatten(self.state, parameters=True)
         return fill(nest, leaves)
 
     def make_outputs(self) -> Outputs:
-        """Return what takes the outputs of its steps."""
+        """Return the object that takes the outputs of the steps."""
         if not self.losses:
             return StackedOutputs(self.inputs)
         loss, chunk_loss = self.losses.get("loss"), self.losses.get("chunk_loss")
         return SummedLoss(self.inputs.steps, loss, chunk_loss, run_steps=self.run_steps)
 
     def describe_kind(self) -> Any:
-        """Return the code, options and shapes by which calls of one kind are recognised."""
+        """Return a key of code, options and shapes, which is equal for calls of the same kind."""
         leaves = (*self.leaves, *self.inputs.list_first(), *self.parameters)
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.requires_grad, leaf.device.type) for leaf in leaves)
         casts = [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
@@ -234,7 +234,7 @@ def _read_place(plan: Any, memory: Any, offload: Any, remote_dir: Any) -> Offloa
 
 
 def check_plan(plan: object) -> None:
-    """Raise InputError if something is no plan, or a schedule that is not legal."""
+    """Raise InputError unless ``plan`` is a Plan or a legal Schedule."""
     if not isinstance(plan, Plan | Schedule):
         raise InputError(
             "is missing" if plan is None else f"{quote_value(plan)} is not a plan",
@@ -243,7 +243,7 @@ def check_plan(plan: object) -> None:
             accepted="a Plan, as from ckptplan.optimize(...) or ckptplan.load_plan(path); a ckptplan.Schedule",
         )
     if isinstance(plan, Schedule):
-        # The actions of a plan are legal by construction. Others could give wrong gradients.
+        # A Plan has legal actions by construction. Illegal ones could give wrong gradients.
         plan.check()
 
 

@@ -32,11 +32,11 @@ from ckptplan.torch.store.store import TensorStore
 
 #: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
 MAX_PIECE, MAX_WORKING = 64, 16
-#: Within a limit, the states that each of the latter takes beside the first, and their share of the limit.
+#: Within a limit: the states of each working step beyond the first, and the ratio of the limit to all these.
 _WORKING_STATES, _LIMIT_SHARE = 6, 8
-#: So many times more steps may run at a time within a limit: their outputs take a byte for each number.
+#: How many times more steps run at a time within a limit, since their outputs take a byte for each number.
 _PIECE_SHARE = 4
-#: The first and the last step of a part.
+#: The first step of a part, and the step after its last one.
 _Cut = tuple[int, int]
 
 
@@ -61,8 +61,8 @@ def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
     """
     if not call.has_own_backward:
         return call
-    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk. Those of
-    # a few steps fit in memory that the backward pass uses later.
+    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk. The
+    # states of a few steps fit in memory that the backward pass uses later.
     chunk = 1 if plan is None else schedule_of(plan).chunk_size
     piece = min(max(chunk, working, _PIECE_SHARE), _PIECE_SHARE * working, MAX_PIECE)
     return replace(call, steps_type=partial(call.steps_type, piece=piece, working=working))
@@ -105,33 +105,33 @@ def refuse_backward_hooks(cell: ChunkCell) -> None:
 
 
 class _ChunkPart(torch.autograd.Function):
-    """Steps that have run: their backward pass is that of the cell.
+    """An operation of autograd for steps that have run. Its backward pass is the backward pass of the cell.
 
-    Its arguments are the steps; where the part begins and ends, with the state before it and the states after
-    each of its steps, outside of any graph; and what has gradients: the tensors of the state before,
-    parameters, and inputs, whose gradients the backward pass writes where they belong. It returns the tensors
-    of the state after the part, and a scalar that stands for its outputs.
+    Its arguments are the steps; the cut of the part, the state before it and the states after each of its
+    steps, outside of any graph; and tensors with gradients: the state before, parameters and inputs. It returns
+    the tensors of the state after the part, and a scalar that stands for the outputs. The backward pass writes
+    gradients of inputs into ``input_gradients`` itself.
     """
 
     @staticmethod
     def forward(
         ctx: Any, steps: ChunkSteps, part: tuple[_Cut, list[Tensor], list[Tensor]], *_: Any
     ) -> tuple[Tensor, ...]:
-        """Return what the steps left, in the memory of the states."""
+        """Return the state after the last step, in the memory of ``states``, and the scalar."""
         ctx.set_materialize_grads(False)
         ctx.steps, (ctx.cut, ctx.begin, ctx.states) = steps, part
-        # No views, which would have the versions of the states: the backward pass overwrites these.
+        # Views would share the version counters of the states, which the backward pass overwrites.
         end = tuple(leaf.new_empty(0).set_(leaf[-1]) for leaf in ctx.states)
         ctx.mark_non_differentiable(*(leaf for leaf in end if not is_differentiable(leaf)))
         return *end, torch.zeros(())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Gradient) -> Any:
-        """Return the gradients of the state and of the parameters; those of inputs lie where they belong."""
+        """Return the gradients of the state and of the parameters, and None for the inputs."""
         begin, states, ctx.begin, ctx.states = ctx.begin, ctx.states, None, None
         state, parameters = ctx.steps.reverse_part(ctx.cut, begin, states, gradients[:-1])
-        others = len(ctx.needs_input_grad) - 2 - len(state) - len(parameters)
-        return None, None, *state, *parameters, *[None] * others
+        input_count = len(ctx.needs_input_grad) - 2 - len(state) - len(parameters)
+        return None, None, *state, *parameters, *[None] * input_count
 
 
 class ChunkSteps(Steps):
@@ -161,26 +161,26 @@ class ChunkSteps(Steps):
         self._piece, self._working, self._cuts = piece, working, cuts
         places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         cell: Any = self.cell
-        #: Where the parameters of the cell stand among all parameters.
-        self._places = [places.get(id(parameter)) for parameter in cell.parameters()]
+        #: The number of each parameter of the cell among all parameters, None if it has none.
+        self._parameter_numbers = [places.get(id(parameter)) for parameter in cell.parameters()]
         #: The random generators that steps or losses draw from.
         self._generators = [
             part.place.holder
             for part in self.state.parts
             if isinstance(part.place, Place) and isinstance(part.place.holder.owner, GENERATORS)
         ]
-        self._own: ChunkCell = cell.for_sequence()
-        # Steps that run again are replayed, or run in full from the same state.
+        self._sequence_cell: ChunkCell = cell.for_sequence()
+        # Numbers are not compared: steps are replayed, or run in full from the same state.
         self.outputs.drop_numbers()
         self._log = CacheLog()
-        self._away = RemoteCaches()
-        #: The steps that have run.
-        self._ran = 0
-        #: The step after the last run in full, and what ``last`` returned for that run.
-        self._before: tuple[int, Any] = (0, None)
-        #: Whether the caches of the steps that run stay.
-        self._keeps = True
-        #: Of the caches that were dropped: the most bytes of a step, on average over a whole part.
+        self._remote_caches = RemoteCaches()
+        #: The number of steps that have run.
+        self._steps_run = 0
+        #: The step after the last run in full, and the result of ``last`` for that run.
+        self._last_full_run: tuple[int, Any] = (0, None)
+        #: Whether the steps that run now keep their caches.
+        self._keeps_caches = True
+        #: The most bytes per step of caches that were dropped, as the mean of a whole part.
         self._dropped_bytes = 0
         self._incoming: Sequence[Gradient] = ()
         self._context: ForwardContext | None = None
@@ -202,30 +202,30 @@ class ChunkSteps(Steps):
     def advance(self, start: int, stop: int, cached: int | None = None) -> None:
         keep = start if cached is None else stop - cached
         if start < keep:
-            self._keeps = False
+            self._keeps_caches = False
             try:
                 super().advance(start, keep)
             finally:
-                self._keeps = True
+                self._keeps_caches = True
             self._log.drop(start, keep)
         if keep < stop:
             super().advance(keep, stop)
 
     def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
         if target is Tier.LOCAL:
-            self._log.put(self._away.fetch(*steps, store))
+            self._log.put(self._remote_caches.fetch(*steps, store))
             return
         blocks = self._log.take(*steps)
-        if self._before[0] == steps[1]:
+        if self._last_full_run[0] == steps[1]:
             # The next steps begin with a copy, which does not keep the memory of the caches alive.
             first, last, saved = blocks[-1]
-            own = saved.part(last - first - 1, last - first).moved(torch.clone)
-            self._before = last, self._own.last(own)
+            last_output = saved.part(last - first - 1, last - first).moved(torch.clone)
+            self._last_full_run = last, self._sequence_cell.last(last_output)
         for block in blocks:
-            self._away.keep(block, store, together=len(blocks) + 1)
+            self._remote_caches.keep(block, store, message_size=len(blocks) + 1)
 
     def number_caches(self, steps: tuple[int, int]) -> list[int]:
-        return self._away.number(*steps)
+        return self._remote_caches.number(*steps)
 
     def _find_end(self, start: int, stop: int) -> int:
         # Steps that are recorded run in the same parts.
@@ -250,11 +250,11 @@ class ChunkSteps(Steps):
             for cut in range(first, last, self._working):
                 end = min(last, cut + self._working)
                 part = [leaf[cut - first : end - first] for leaf in states]
-                made = _ChunkPart.apply(  # type: ignore[no-untyped-call]
+                results = _ChunkPart.apply(  # type: ignore[no-untyped-call]
                     self, ((cut, end), begin, part), *state, *self.parameters, *leaves
                 )
-                state, begin = list(made[:-1]), [leaf[-1] for leaf in part]
-                terms.append(made[-1])
+                state, begin = list(results[:-1]), [leaf[-1] for leaf in part]
+                terms.append(results[-1])
         self.state.passed.value = fill(shape, state)
         return terms
 
@@ -265,7 +265,7 @@ class ChunkSteps(Steps):
             last = min(stop, start + self._piece, stop if end is None else end)
             if not is_cached:
                 last = self._find_cut(start, last)
-                last = min(last, self._ran) if start < self._ran else last
+                last = min(last, self._steps_run) if start < self._steps_run else last
             yield start, last
             start = last
 
@@ -276,32 +276,32 @@ class ChunkSteps(Steps):
             if self._log.find(start)[0]:
                 return [
                     leaf.detach()
-                    for leaf in self._flatten(self._own.replay(state, inputs, self._log.cut(*cut)))
+                    for leaf in self._flatten(self._sequence_cell.replay(state, inputs, self._log.cut(*cut)))
                 ]
-            end, before = self._before
-            reached, made = self._own.run(state, inputs, before if end == start else None)
-            states = [leaf.detach() for leaf in self._flatten(reached)]
-            if self._keeps:
-                saved = self._log.add(start, stop, made)
+            end, before = self._last_full_run
+            new_states, outputs = self._sequence_cell.run(state, inputs, before if end == start else None)
+            states = [leaf.detach() for leaf in self._flatten(new_states)]
+            if self._keeps_caches:
+                saved = self._log.add(start, stop, outputs)
             else:
-                # The last step alone: the others are not kept alive.
-                saved = made.part(stop - start - 1, stop - start).moved(torch.clone)
+                # Keep a copy of the last step alone, so that the memory of the other steps is freed.
+                saved = outputs.part(stop - start - 1, stop - start).moved(torch.clone)
                 if stop - start >= self._piece:
-                    self._dropped_bytes = max(self._dropped_bytes, -(-made.bytes // (stop - start)))
-            # What it tells of the last step may lie in the memory of the outputs that are kept.
-            self._before = stop, self._own.last(saved)
-        if start >= self._ran:
-            self._ran = stop
-            self._take_losses(made, cut)
+                    self._dropped_bytes = max(self._dropped_bytes, -(-outputs.bytes // (stop - start)))
+            # The result of ``last`` may share the memory of the outputs that are kept.
+            self._last_full_run = stop, self._sequence_cell.last(saved)
+        if start >= self._steps_run:
+            self._steps_run = stop
+            self._take_losses(outputs, cut)
         return states
 
-    def _take_losses(self, made: Any, cut: _Cut) -> None:
+    def _take_losses(self, outputs: Any, cut: _Cut) -> None:
         """Take the losses of new steps. Raises InputError if they draw random numbers."""
         start, stop = cut
         with torch.no_grad():
             for first in range(start, stop, self._working):
                 last = min(stop, first + self._working)
-                part = made.part(first - start, last - start)
+                part = outputs.part(first - start, last - start)
                 drawn = [(holder, holder.read()) for holder in self._generators]
                 values = self._take(self._read_outputs(part), (first, last), is_new=True)
                 if any(holder.list_changes(before, holder.read()) for holder, before in drawn):
@@ -320,10 +320,10 @@ class ChunkSteps(Steps):
 
     def _read_outputs(self, saved: Any) -> Any:
         with self._plain():
-            return self._own.dense(saved)
+            return self._sequence_cell.dense(saved)
 
     def _take(self, outputs: Any, cut: _Cut, *, is_new: bool) -> list[Tensor]:
-        """Return the terms of the outputs of some steps, which have time first."""
+        """Return the terms of the outputs of the steps of a cut; ``outputs`` have time first."""
         leaves, nest = flatten(outputs)
         terms: list[Tensor] = []
         for step, parts in enumerate(zip(*(leaf.unbind(0) for leaf in leaves), strict=True), cut[0]):
@@ -333,7 +333,7 @@ class ChunkSteps(Steps):
         return terms
 
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
-        # Each part had its losses taken. Steps that run again are replayed from their outputs.
+        # ``_take_losses`` did this for each part. Replayed steps need no comparison.
         return None
 
     def record(self, start: int, stop: int) -> Tape:
@@ -348,13 +348,13 @@ class ChunkSteps(Steps):
         self._log.forget(tape.start)
 
     def list_gradients(self, tape: Tape, incoming: Sequence[Gradient]) -> list[Gradient]:
-        # Parts ask for the gradients of their outputs themselves.
+        # Each part computes the gradients of its outputs itself.
         is_reached = any(gradient is not None for gradient in incoming)
         return [torch.zeros(()) if is_reached else None] * len(tape.terms)
 
     @property
     def _device(self) -> torch.device:
-        return next(iter(self._own.parameters()), torch.empty(0)).device
+        return next(iter(self._sequence_cell.parameters()), torch.empty(0)).device
 
     @contextmanager
     def _plain(self) -> Iterator[None]:
@@ -365,15 +365,15 @@ class ChunkSteps(Steps):
     def reverse_part(
         self, cut: _Cut, begin: list[Tensor], states: list[Tensor], gradients: Sequence[Gradient]
     ) -> tuple[list[Gradient], list[Gradient]]:
-        """Return the gradients of the state before some steps, and of the parameters; put those of inputs.
+        """Return the gradients of the state before a part, and of the parameters; write those of inputs.
 
         Arguments:
-            cut: the steps.
-            begin: the tensors of the state before them.
-            states: those of the states after each step, time first; they may be overwritten.
-            gradients: those of the state after the last step.
+            cut: the steps of the part.
+            begin: the tensors of the state before the part.
+            states: the tensors of the states after each step, time first; they may be overwritten.
+            gradients: the gradients of the state after the last step.
 
-        Raises InputError for what a cell may not return.
+        Raises InputError if the cell does not return ChunkGradients that fit.
         """
         assert self._nest is not None  # noqa: S101 - the steps ran
         leaves, nest = self.inputs.cut(*cut)
@@ -381,7 +381,7 @@ class ChunkSteps(Steps):
         outputs, parameters = self._reverse_outputs(cut)
         state, inputs = fill(self._nest, begin), fill(nest, [leaf.detach() for leaf in leaves])
         with self._plain():
-            reversed_part = self._own.reverse(
+            reversed_part = self._sequence_cell.reverse(
                 state,
                 fill(self._nest, states),
                 inputs,
@@ -391,24 +391,24 @@ class ChunkSteps(Steps):
                 wants_inputs=wants_inputs,
             )
         if not isinstance(reversed_part, ChunkGradients):
-            raise make_gradients_error(self._own, f"returned {type(reversed_part).__name__}")
+            raise make_gradients_error(self._sequence_cell, f"returned {type(reversed_part).__name__}")
         if wants_inputs:
-            parts = self._pick(reversed_part.inputs, inputs, "the inputs")
+            parts = self._flatten_gradients(reversed_part.inputs, inputs, "the inputs")
             for whole, part in zip(self.input_gradients, parts, strict=False):
                 if whole is not None and part is not None:
                     whole[slice(*cut)] = part
-        named = dict(self._own.named_parameters())
-        own = self._pick(
+        named = dict(self._sequence_cell.named_parameters())
+        cell_gradients = self._flatten_gradients(
             reversed_part.parameters, tuple(named.values()), f"the parameters ({', '.join(named)})"
         )
-        for place, gradient in zip(self._places, own, strict=True):
+        for place, gradient in zip(self._parameter_numbers, cell_gradients, strict=True):
             if place is not None and gradient is not None:
-                other = parameters[place]
-                parameters[place] = gradient if other is None else other + gradient
-        return self._pick(reversed_part.state, state, "the state"), parameters
+                loss_gradient = parameters[place]
+                parameters[place] = gradient if loss_gradient is None else loss_gradient + gradient
+        return self._flatten_gradients(reversed_part.state, state, "the state"), parameters
 
     def _reverse_outputs(self, cut: _Cut) -> tuple[Any | None, list[Gradient]]:
-        """Return the gradients of outputs and of parameters, by computing the loss of saved outputs again."""
+        """Compute the loss of saved outputs again; return the gradients of outputs and parameters."""
         if all(gradient is None for gradient in self._incoming):
             return None, [None] * len(self.parameters)
         assert self._context is not None  # noqa: S101 - it reverses
@@ -424,11 +424,11 @@ class ChunkSteps(Steps):
             return None, [None] * len(self.parameters)
         ends, ones = zip(*live, strict=True)
         leaf_gradients: list[Gradient] = list(torch.autograd.grad(ends, wanted, ones, allow_unused=True))
-        own = [leaf_gradients.pop(0) if leaf.requires_grad else None for leaf in leaves]
-        return fill(nest, own), leaf_gradients
+        output_gradients = [leaf_gradients.pop(0) if leaf.requires_grad else None for leaf in leaves]
+        return fill(nest, output_gradients), leaf_gradients
 
-    def _pick(self, given: Any, like: Any, name: str) -> list[Gradient]:
-        """Return the gradients of the tensors of a value, which are nested like it. Raises InputError."""
+    def _flatten_gradients(self, given: Any, like: Any, name: str) -> list[Gradient]:
+        """Return the gradients in ``given`` as a list, one for each tensor of ``like``. Raises InputError."""
         tensors = [like] if isinstance(like, Tensor) else tree_leaves(like)
         flat = (
             [None] * len(tensors)
@@ -439,17 +439,17 @@ class ChunkSteps(Steps):
         )
         if len(flat) != len(tensors):
             raise make_gradients_error(
-                self._own, f"returned {len(flat)} gradients of {name}, which are {len(tensors)}"
+                self._sequence_cell, f"returned {len(flat)} gradients of {name}, which are {len(tensors)}"
             )
         pairs = [pair for pair in zip(flat, tensors, strict=True) if isinstance(pair[1], Tensor)]
         for gradient, tensor in pairs:
             if gradient is not None and getattr(gradient, "shape", None) != tensor.shape:
                 shape = tuple(getattr(gradient, "shape", ()))
                 raise make_gradients_error(
-                    self._own,
+                    self._sequence_cell,
                     f"returned a gradient of shape {shape} for {tuple(tensor.shape)}, one of {name}",
                 )
         return [gradient for gradient, _ in pairs]
 
     def close(self) -> None:
-        self._log, self._before = CacheLog(), (0, None)
+        self._log, self._last_full_run = CacheLog(), (0, None)

@@ -53,7 +53,7 @@ class Constants:
             place.set(fill(nest, leaves, fresh=False))
 
     def insert_computed(self, *, copies: bool = False) -> None:
-        """Put views of the leaves into the places, or copies: a step finds tensors there that were computed."""
+        """Put views or copies of the leaves into the places, so that steps find computed tensors there."""
         compute = Tensor.clone if copies else _view
         for place, nest, tensors, leaves in self._values:
             pairs = zip(leaves, tensors, strict=True)
@@ -66,13 +66,13 @@ class Constants:
         return [place for place, tensor, version in self._computed if read_version(tensor) != version]
 
     def remove(self) -> None:
-        """Put the originals back, where no step put something else."""
+        """Put the originals back into places that still hold their leaves."""
         for place, nest, tensors, leaves in self._values:
             if _holds(place.get(), nest, leaves):
                 place.set(fill(nest, tensors, fresh=False))
 
     def list_unchanged(self) -> set[Place]:
-        """Return the places that hold their originals or leaves, so that no step put something else there."""
+        """Return the places that hold their originals or leaves: no step put anything else there."""
         return {
             place
             for place, nest, tensors, leaves in self._values
@@ -85,6 +85,6 @@ def _view(leaf: Tensor) -> Tensor:
 
 
 def _holds(value: Any, nest: Nest, leaves: Sequence[Tensor]) -> bool:
-    present, present_nest = flatten(value)
-    same = len(present) == len(leaves) and all(map(operator.is_, present, leaves))
-    return same and present_nest.describe() == nest.describe()
+    current, current_nest = flatten(value)
+    is_same = len(current) == len(leaves) and all(map(operator.is_, current, leaves))
+    return is_same and current_nest.describe() == nest.describe()

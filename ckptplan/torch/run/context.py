@@ -32,7 +32,7 @@ _SETTINGS: tuple[tuple[Any, Any], ...] = (
 
 
 class ForwardContext:
-    """The settings in force when it is made.
+    """The settings that are in force when the object is created.
 
     Arguments:
         device: the type of the device on which steps run.
@@ -62,12 +62,12 @@ class ForwardContext:
                 "between the "
                 "forward and the backward pass, so that steps cannot run again as they did"
             )
-        present = [read() for read, _ in _SETTINGS]
+        current = [read() for read, _ in _SETTINGS]
         with ExitStack() as stack:
-            for (_, write), wanted, now in zip(_SETTINGS, self._settings, present, strict=True):
-                if wanted != now:
+            for (_, write), wanted, current_value in zip(_SETTINGS, self._settings, current, strict=True):
+                if wanted != current_value:
                     write(wanted)
-                    stack.callback(write, now)
+                    stack.callback(write, current_value)
             for kind, is_enabled, dtype in self._casts:
                 if (is_enabled, dtype) != (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)):
                     cast = torch.autocast(kind, enabled=is_enabled, dtype=dtype, cache_enabled=self._is_cached)
@@ -77,7 +77,7 @@ class ForwardContext:
             yield
 
     def cast_again(self) -> AbstractContextManager[None]:
-        """Return a context without cached casts: a weight that was cast without a graph gets no gradient."""
+        """Return a context without cached casts, since a weight cast without a graph would get no gradient."""
         return _without_cached_casts() if self.dtypes else nullcontext()
 
 
@@ -104,7 +104,7 @@ def get_tape_hooks() -> Any:
 
 @contextmanager
 def without_recomputation() -> Iterator[None]:
-    """Run the block without the hooks of ``torch.utils.checkpoint``, which runs again what is around them."""
+    """Run the block without the hooks of an enclosing ``torch.utils.checkpoint``, which would rerun it."""
     hooks = get_tape_hooks()
     if hooks is None or hooks[0].__module__ != "torch.utils.checkpoint":
         yield

@@ -1,8 +1,8 @@
 """Executes the actions of a schedule: the first sweep at once, the rest when gradients arrive.
 
-Between the two, and while a chunk is reversed, the places that steps change hold what the caller finds there.
-While steps run again, they hold what the checkpoints say. ``_begin_replay`` and ``_end_replay`` switch between
-the two.
+Between the two, and while a chunk is reversed, the places that steps change hold the values of the caller.
+While steps run again, the places hold the values of checkpoints. ``_begin_replay`` and ``_end_replay`` switch
+between these values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ckptplan.torch.state.places import Holder, Place, join_names
 from ckptplan.torch.state.reach import Snapshot
 from ckptplan.torch.store.store import LocalStore, Store
 
-#: Called with each action when it is done, and with its executor.
+#: Called as ``observer(action, executor)`` after each action.
 Observer = Callable[[Action, Any], object]
 
 
@@ -45,11 +45,11 @@ class Executor:
     Arguments:
         call: the call.
         actions: the actions of a schedule.
-        scope: what the call can reach, and which places are parts of its state.
-        observer: called with each action when it is done, which began at ``began`` by ``clock``: the
-            observer's own clock if it has one, else the one that fits the device.
+        scope: the objects that the call can reach, and the places that are parts of its state.
+        observer: called after each action, with the action and this executor. The action began at ``began``
+            by ``clock``, which is the observer's own clock or one that fits the device.
         remote: keeps the checkpoints of the remote tier; None for the device.
-        plan: what is executed, to explain exhausted memory; None if nothing was planned.
+        plan: the plan or schedule, to explain exhausted memory; None if nothing was planned.
         postpones_last: whether the last recording of the sweep runs without a tape first, and is recorded when
             gradients arrive, so that the caller's loss of the outputs finds room. Its steps then run once more.
             Only for calls without losses.
@@ -69,9 +69,9 @@ class Executor:
         self.call, self.scope, self._actions = call, scope, Lookahead(actions)
         self._observer, self._postpones_last = observer, postpones_last
         self.constants = Constants(scope.list_constant_places())
-        own = scope.list_parameters(call)
-        #: The tensors outside whose gradients leave through the autograd function.
-        self.parameters = [*own, *self.constants.list_targets()]
+        parameters = scope.list_parameters(call)
+        #: The tensors outside of the sequence whose gradients its autograd function returns.
+        self.parameters = [*parameters, *self.constants.list_targets()]
         self._frozen = [tensor for tensor in scope.reach.tensors if not tensor.requires_grad]
         leaves, nest = flatten(call.state, parameters=True)
         writes = scope.traits.writes_passed
@@ -89,7 +89,7 @@ class Executor:
             self.state,
             self.outputs,
             final_loss=call.losses.get("final_loss"),
-            parameters=[*own, *self.constants.leaves],
+            parameters=[*parameters, *self.constants.leaves],
             constants=len(self.constants.leaves),
             first_roots=[
                 (leaf.requires_grad and not part.is_content, leaf.grad_fn is not None)
@@ -99,21 +99,21 @@ class Executor:
         )
         self._device, self._plan = call.device, plan
         self.context = ForwardContext(self._device.type)
-        tensors = (*first.leaves, *own, *call.inputs.leaves)
+        tensors = (*first.leaves, *parameters, *call.inputs.leaves)
         dtypes = (*self.context.dtypes, *(tensor.dtype for tensor in tensors if is_differentiable(tensor)))
         self._verifier = Verifier(dtypes or (torch.get_default_dtype(),)) if call.compares else None
-        #: Keep the checkpoints of each tier.
+        #: The stores of the checkpoints of each tier.
         self._local = LocalStore()
         self.stores: dict[Tier, Store] = {Tier.LOCAL: self._local, Tier.REMOTE: remote or LocalStore()}
         self.tapes: list[Tape] = []
         #: The clock of the observer or the one that fits the device, and its time when the action began.
         self.clock: Clock = getattr(observer, "clock", None) or choose_clock(self._device)
         self.began = 0.0
-        #: What the last step left: the state, and everything that can be reached.
+        #: After the sweep: the final state, and a snapshot of everything that the call can reach.
         self.final: Checkpoint | None = None
         self._ended: Snapshot | None = None
         self._input_versions = read_versions(call.inputs.leaves)
-        #: The tensors of the first state that gradients may leave through: their numbers, and the tensors.
+        #: The numbers and tensors of the first state whose gradients the autograd function returns.
         needed = [
             (n, leaf, part)
             for n, (leaf, part) in enumerate(first.pair())
@@ -126,27 +126,27 @@ class Executor:
         self._next: Action | None = None
         self._postponed: Checkpoint | None = None
         self._incoming: Sequence[Gradient] = ()
-        #: The sum of the losses of the sweep, and that of the losses that were recorded.
+        #: The sum of the losses of the sweep, and the sum of the recorded losses.
         self._swept_total: float | None = None
         self._recorded_total = 0.0
         self._reverses = False
-        #: What is put aside while steps run again: the lifted places, and holders that the caller changed.
-        self._outside: LiftedContent | None = None
-        self._changed: list[tuple[Holder, Any]] = []
-        self._present: list[Any] = []
-        #: Called when a step did what was not known and nothing begins again, so that the next call knows.
+        #: The caller's values during a replay: of lifted places, and of holders that changed since the sweep.
+        self._caller_content: LiftedContent | None = None
+        self._changed_holders: list[tuple[Holder, Any]] = []
+        self._caller_values: list[Any] = []
+        #: Called after a LateStateError if the sweep cannot begin again, so that the next call knows the cause.
         self.when_late: Callable[[], object] | None = None
 
     def explain_exhaustion(self) -> AbstractContextManager[None]:
-        """Return a context in which exhausted memory is explained by what the plan predicts."""
+        """Return a context that explains exhausted memory by the prediction of the plan."""
         return nullcontext() if self._plan is None else explain_exhaustion(self._plan, self._device)
 
     # The sweep
 
     def sweep(self) -> None:
-        """Execute the actions before the first Backward. Everything is put back if it fails.
+        """Execute the actions before the first Backward. If this fails, restore all places.
 
-        Raises LateStateError if steps changed what is no part of the state.
+        Raises LateStateError if steps changed a place that is no part of the state.
         """
         try:
             self.constants.insert()
@@ -162,7 +162,7 @@ class Executor:
         except BaseException as error:
             hidden = self.state.list_hidden()
             if any(part.is_read for part in hidden) and isinstance(error, Exception):
-                # Compiled functions replace the error. The next sweep need not find the other parts one by one.
+                # Compiled functions replace the error. Naming all hidden parts saves a sweep for each of them.
                 error = LateStateError(f"{hidden[0].name} is read by a later step", reading=hidden)
             missing = self.scope.reach.restore(self.scope.start)
             self.close()
@@ -241,10 +241,10 @@ class Executor:
 
     def _find_late(self, snapshot: Snapshot) -> list[Place]:
         """Return the places that changed during the sweep and are no part of the state."""
-        known = self.scope.lifted_places.keys() | self.constants.list_unchanged()
+        expected = self.scope.lifted_places.keys() | self.constants.list_unchanged()
         inner = self._list_inner()
         changed = self.scope.reach.list_changes(self.scope.start, snapshot)
-        return [place for place in changed if place not in known and id(place.holder.owner) not in inner]
+        return [place for place in changed if place not in expected and id(place.holder.owner) not in inner]
 
     def _list_inner(self) -> set[int]:
         """Return the ids of the containers and tensors within the parts of the state."""
@@ -258,21 +258,21 @@ class Executor:
     # The reversal
 
     def reverse(self, incoming: Sequence[Gradient], final: Sequence[Gradient]) -> None:
-        """Execute the rest.
+        """Execute the first Backward and all actions after it.
 
         Arguments:
-            incoming: the gradients of the results of the outputs.
+            incoming: the gradients of the loss, or of the stacked outputs.
             final: the gradients of the tensors of the final state.
         """
         assert self._ended is not None  # noqa: S101 - there was a sweep
         assert self._next is not None  # noqa: S101 - it has a Backward
         written = self._check_versions(self._ended)
-        self._changed = self.scope.reach.list_differing(self._ended)
+        self._changed_holders = self.scope.reach.list_differing(self._ended)
         self._incoming, self._reverses = incoming, True
         steps, leaves = self.steps, self.call.inputs.leaves
         steps.state_gradients = list(final)
         steps.input_gradients = [torch.zeros_like(leaf) if leaf.requires_grad else None for leaf in leaves]
-        # What was frozen or trained since the sweep is again as it was there.
+        # Parameters that were frozen or unfrozen since the sweep require gradients as they did there.
         changed = [leaf for leaf in steps.parameters if not leaf.requires_grad]
         changed += [leaf for leaf in self._frozen if leaf.requires_grad]
         try:
@@ -319,7 +319,7 @@ class Executor:
     def _check_versions(self, ended: Snapshot) -> dict[int, str]:
         """Return the numbers and names of parameters that were written in place since the sweep.
 
-        Steps may not use them. Raises RuntimeError for other tensors, whose use does not show.
+        Steps may not use them. Raises RuntimeError for other tensors, since their use cannot be detected.
         """
         reach, inner = self.scope.reach, self._list_inner()
         numbers = {id(parameter): number for number, parameter in enumerate(self.steps.parameters)}
@@ -335,24 +335,24 @@ class Executor:
         return written
 
     def _begin_replay(self) -> None:
-        """Let places hold what steps find there, in place of what the caller finds."""
-        if self._outside is not None:
+        """Put the values that steps need into places, and keep the values of the caller."""
+        if self._caller_content is not None:
             return
-        self._outside = LiftedContent(self.scope.lifted)
-        self._present = [holder.read() for holder, _ in self._changed]
-        for holder, old in self._changed:
+        self._caller_content = LiftedContent(self.scope.lifted)
+        self._caller_values = [holder.read() for holder, _ in self._changed_holders]
+        for holder, old in self._changed_holders:
             holder.write(old)
         self.constants.insert()
 
     def _end_replay(self) -> None:
-        """Let places hold again what the caller finds there."""
-        if self._outside is None:
+        """Put the values of the caller back into places."""
+        if self._caller_content is None:
             return
         self.constants.remove()
-        for (holder, _), content in zip(self._changed, self._present, strict=True):
+        for (holder, _), content in zip(self._changed_holders, self._caller_values, strict=True):
             holder.write(content)
-        self._outside.restore()
-        self._outside = None
+        self._caller_content.restore()
+        self._caller_content = None
 
     def _compare_total(self) -> None:
         if self._verifier is not None and self._swept_total is not None:
@@ -414,7 +414,7 @@ class Executor:
                 self.stores[tier].drop(number)
             case Transfer(numbers, source, target, caches):
                 for number in numbers:
-                    self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
+                    self.stores[target].put(number, self.stores[source].get(number), message_size=len(numbers))
                     self.stores[source].drop(number)
                 if caches is not None:
                     remote: Any = self.stores[Tier.REMOTE]
@@ -440,8 +440,8 @@ class Executor:
             return
         self._verifier.reach(stop, self.state.read())
         if tape.numbers is not None:
-            usual = self.outputs.scale / self.call.inputs.steps
-            self._verifier.compare_numbers(start, self.outputs.numbers[start:stop], tape.numbers, usual)
+            mean_size = self.outputs.scale / self.call.inputs.steps
+            self._verifier.compare_numbers(start, self.outputs.numbers[start:stop], tape.numbers, mean_size)
 
     def _load(self, checkpoint: Checkpoint) -> None:
         overwritten = checkpoint.find_overwritten()
@@ -471,7 +471,7 @@ class Executor:
             self._verifier.forget(start, stop)
 
     def release_outputs(self) -> list[Tensor]:
-        """Return the results of the outputs."""
+        """Return the loss or the stacked outputs."""
         results = self.outputs.release()
         if self._verifier is not None:
             self._verifier.allow(result.dtype for result in results)
@@ -482,8 +482,8 @@ class Executor:
     def list_results(self) -> list[tuple[int, Tensor]]:
         """Return the tensors of the final state that are results, with their numbers.
 
-        These are all tensors that steps pass on, and in places those that may carry gradients and that are not
-        the ones from before the call.
+        These are all tensors that steps pass on. A tensor in a place is a result if it may carry gradients and
+        if no place held it before the call.
         """
         assert self.final is not None  # noqa: S101 - there was a sweep
         return [
@@ -509,5 +509,5 @@ def _make_written_error(name: str) -> RuntimeError:
 
 
 def _refuse_reading(part: StatePart) -> None:
-    """Raise LateStateError for a part that no step was observed to read."""
+    """Raise LateStateError for a part of the state that no earlier step read."""
     raise LateStateError(f"{part.name} is read by a later step before it is written", reading=[part])

@@ -21,14 +21,14 @@ Gradient = Tensor | None
 class GradientSums:
     """The sums of the gradients of parameters over the chunks that were reversed.
 
-    Autograd gets the sums so far as gradients that the parameters have already, and adds to them in place. So
-    there is one extra gradient of a parameter at a time, instead of a second set of all.
+    The sums so far enter a backward pass as gradients of the parameters, and autograd adds to them in place.
+    So only one parameter at a time has a second gradient in memory, instead of all parameters.
 
     Arguments:
         parameters: leaves that require a gradient.
-        begin_empty: the number of parameters, the last ones, whose sums begin with their first gradient. The
-            other sums begin with zeros, since autograd adds in place to no view, and the first gradient may be
-            a view.
+        begin_empty: the number of last parameters whose sums begin with their first gradient. The other sums
+            begin with zeros, since the first gradient may be a view, and autograd does not add in place to
+            views.
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, begin_empty: int = 0) -> None:
@@ -41,7 +41,7 @@ class GradientSums:
     def backpropagate(
         self, ends: Sequence[Tensor], gradients: Sequence[Gradient], wanted: Sequence[Tensor]
     ) -> list[Gradient]:
-        """Return the gradients of ``wanted``, given those of ``ends``, and add those of the parameters."""
+        """Return the gradients of ``wanted``, given those of ``ends``; add up those of parameters."""
         pairs = zip(ends, gradients, strict=True)
         live = [(end, gradient) for end, gradient in pairs if gradient is not None and end.requires_grad]
         targets = (*wanted, *self._parameters)
@@ -58,7 +58,7 @@ class GradientSums:
         self._sums = list(reached[len(wanted) :])
         for place, total in enumerate(self._sums):
             if total is not None:
-                # Nobody else adds in place to a sum that the caller gets.
+                # The mark holds for this backward pass alone: the caller gets the sums.
                 vars(total).pop("grows_in_place", None)
             if total is not None and not self.is_reached[place]:
                 start, version = zeros.get(place, (None, 0))
@@ -74,7 +74,7 @@ class GradientSums:
             if total is None and place < self._first_empty and _can_grow(parameter):
                 total = self._sums[place] = torch.zeros_like(parameter)
             if total is not None:
-                # Meters that count the bytes of operations let autograd add in place, as it does without them.
+                # With this mark, meters that count bytes let autograd add in place, as it does without meters.
                 total.grows_in_place = True  # type: ignore[attr-defined]
                 live.append((parameter, total))
                 if not self.is_reached[place]:
@@ -124,7 +124,7 @@ class _GivenGradients(torch.autograd.Function):
 
 
 def drop_waiting_operations() -> None:
-    """Drop the operations of a backward pass that an error ended: they wait until the next one otherwise."""
+    """Drop the operations of a failed backward pass, which otherwise wait for the next backward pass."""
     with torch.enable_grad():
         probe = torch.ones(1, requires_grad=True)
         torch.autograd.grad(probe.sum(), probe)
@@ -132,7 +132,7 @@ def drop_waiting_operations() -> None:
 
 @contextmanager
 def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Run the block without the hooks of tensors: these are for the whole gradient, which comes later."""
+    """Run the block without the hooks of tensors, which are for the whole gradient at the end."""
     hooked: list[Any] = [tensor for tensor in tensors if tensor._backward_hooks]
     hooks = [tensor._backward_hooks for tensor in hooked]
     for tensor in hooked:
@@ -140,8 +140,8 @@ def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        for tensor, own in zip(hooked, hooks, strict=True):
-            tensor._backward_hooks = own
+        for tensor, tensor_hooks in zip(hooked, hooks, strict=True):
+            tensor._backward_hooks = tensor_hooks
 
 
 def take_hooks(given: Sequence[Tensor | None]) -> list[list[Any]]:
@@ -212,7 +212,7 @@ def is_freed(output: Tensor) -> bool:
         for name in _list_saved_names(node.__class__):
             try:
                 if getattr(getattr(node, name), "data", None) is None:
-                    # What is freed, or packed by hooks, shows here which of the two it is.
+                    # The tensor is freed, or hooks packed it. Only a freed one raises an error here.
                     getattr(node, name.removeprefix("_raw"), None)
             except RuntimeError:
                 return True
@@ -230,8 +230,8 @@ def list_saved(outputs: Sequence[Tensor]) -> Iterator[Tensor]:
                     yield tensor
         if hasattr(node, "saved_tensors"):
             for value in vars(node).values():
-                kept = value if isinstance(value, tuple | list) else (value,)
-                yield from (tensor for tensor in kept if isinstance(tensor, Tensor))
+                values = value if isinstance(value, tuple | list) else (value,)
+                yield from (tensor for tensor in values if isinstance(tensor, Tensor))
 
 
 @lru_cache(maxsize=1024)

@@ -17,9 +17,9 @@ from torch.utils import _pytree
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.state.nests import LEAF, Nest, fill, flatten
 
-#: The steps of ``Inputs.cut_steps`` without a limit of memory.
+#: The value of ``Inputs.cut_steps`` without a limit of memory.
 CUT_STEPS = 64
-#: More tensors of one shape in a list are hardly as many sequences.
+#: A list of more tensors of one shape is taken for a list of time steps.
 _MAX_SEQUENCES = 2
 
 
@@ -28,7 +28,7 @@ class Inputs:
 
     Arguments:
         given: tensors whose first axis is time, a nest of these, or a function (start, stop) -> these.
-        steps: T; None if the tensors say it.
+        steps: T; None to take it from the shapes of the tensors.
         asked_by: where ``steps`` comes from, for messages.
 
     Raises InputError.
@@ -36,7 +36,7 @@ class Inputs:
 
     #: Whether outputs of steps are joined along their first axis; otherwise they are stacked.
     joins_outputs = False
-    #: Steps whose inputs are cut, or made, at a time where nothing is recorded.
+    #: How many inputs are cut or made at a time while no step is recorded.
     cut_steps = CUT_STEPS
 
     def __init__(self, given: Any, steps: int | None = None, *, asked_by: str = "plan") -> None:
@@ -76,7 +76,7 @@ class Inputs:
                 )
 
     def cut(self, start: int, stop: int) -> tuple[list[Tensor], Nest]:
-        """Return the inputs of some steps, time first."""
+        """Return the inputs of steps ``start`` to ``stop``, time first."""
         if not self.is_made:
             first, last = self.rows(start, stop)
             return [leaf[first:last] for leaf in self.leaves], self.nest
@@ -88,9 +88,9 @@ class Inputs:
             )
         if any(leaf.requires_grad for leaf in leaves):
             raise InputError(
-                "returned a tensor that requires a gradient, which would not reach what made it",
+                "returned a tensor that requires a gradient, which would not reach the code that made it",
                 field="inputs",
-                accepted="inputs as tensors, or what makes them (an embedding) within the cell",
+                accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
             )
         _refuse_layouts(leaves)
         for leaf in leaves:
@@ -103,15 +103,15 @@ class Inputs:
         return leaves, nest
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
-        """Return where some steps begin and end along the first axis of ``leaves``, and of joined outputs."""
+        """Return where the steps begin and end along the first axis of ``leaves`` and of joined outputs."""
         return start, stop
 
     def join(self, outputs: Sequence[Tensor]) -> Tensor:
-        """Return the outputs of all steps, in the order in which these ran, joined along the first axis."""
+        """Return the outputs of all steps, which are given in the order in which steps ran, as one tensor."""
         return torch.cat(tuple(outputs))
 
     def iterate(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> Iterator[Any]:
-        """Yield the input of each step, from what ``cut`` returned for these steps.
+        """Yield the input of each step from the leaves and the nest that ``cut`` returned for these steps.
 
         The tensors are unbound at once: an index would give each step a gradient as large as the whole piece.
         """
@@ -137,7 +137,7 @@ class Inputs:
         return [leaf[:stop] for leaf in self.leaves]
 
     def take_first(self, steps: int) -> Inputs:
-        """Return the inputs of the first steps alone, outside of any graph."""
+        """Return the inputs of only the first steps, outside of any graph."""
         if self.is_made:
             return Inputs(self.make, steps)
         leaves, nest = self.cut(0, steps)
@@ -145,7 +145,7 @@ class Inputs:
 
 
 def detach_inputs(leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors outside of any graph, which require a gradient if the given ones do."""
+    """Return tensors outside of any graph, which require a gradient if the leaves do."""
     return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
 
 

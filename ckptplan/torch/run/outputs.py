@@ -1,6 +1,6 @@
 """Takes the outputs of steps: turns them into a loss at once, or stacks them over time.
 
-Outputs also keep one number of each step, by which it is recognised when it runs again.
+Outputs also keep one number of each step, to compare with when the step runs again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ckptplan.torch.run.inputs import Inputs
 from ckptplan.torch.state.digests import digest_rows
 from ckptplan.torch.state.nests import LEAF, Nest, flatten, is_differentiable, stack
 
-#: The outputs that a ``chunk_loss`` gets at a time. Runs are cut at multiples of it.
+#: How many outputs a ``chunk_loss`` gets at a time. Runs are cut at multiples of this number.
 RUN_STEPS = 16
-#: The steps whose numbers find room at first.
+#: How many steps have room for their numbers at first.
 _FIRST_NUMBERS = 1024
 
 
@@ -33,9 +33,9 @@ class Outputs:
         self.steps = steps
         #: One number of each step that has run, and room for more.
         self.numbers = torch.zeros(min(steps, _FIRST_NUMBERS), dtype=torch.float64)
-        #: The sum of the sizes of these numbers.
+        #: The sum of their scales: norms of outputs, or absolute values of losses.
         self.scale = 0.0
-        #: Whether numbers are kept: not if steps that run again cannot be compared by them.
+        #: Whether numbers are kept. They are not if steps are not compared by them.
         self.keeps_numbers = True
 
     def drop_numbers(self) -> None:
@@ -55,18 +55,18 @@ class Outputs:
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
         """Keep the numbers of steps that ran for the first time; return those of steps that ran again.
 
-        Returns None where nothing can be compared.
+        Returns None if there is nothing to compare.
         """
         raise NotImplementedError
 
     def list_gradients(
         self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int
     ) -> list[Tensor | None]:
-        """Return the gradients of the ``count`` terms of some steps, given the gradients of the results."""
+        """Return the gradients of the ``count`` terms of a run of steps, given those of the results."""
         raise NotImplementedError
 
     def release(self) -> list[Tensor]:
-        """Return the results, and drop them here: the results will refer to this run."""
+        """Return the results, and drop them here, since their graph will refer to this run."""
         raise NotImplementedError
 
 
@@ -122,7 +122,7 @@ class StackedOutputs(Outputs):
         return None if is_new or not count else numbers
 
     def _digest_stacked(self, whole: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the projections and the norms of the outputs of some steps."""
+        """Return the projections and the norms of the outputs of steps ``start`` to ``stop``."""
         if not self._inputs.joins_outputs:
             return digest_rows(whole[start:stop])
         digests = [digest_rows(self._select(whole, step).reshape(1, -1)) for step in range(start, stop)]
@@ -130,7 +130,7 @@ class StackedOutputs(Outputs):
         return torch.cat(projections), torch.cat(norms)
 
     def _project_terms(self, terms: Sequence[Tensor]) -> Tensor:
-        """Return the projections of outputs, of which a few are copied at a time."""
+        """Return the projections of outputs, and copy only a few outputs at a time."""
         size = 1 if self._inputs.joins_outputs else RUN_STEPS
         groups = [terms[first : first + size] for first in range(0, len(terms), size)]
         return torch.cat([digest_rows(torch.stack(list(group)))[0] for group in groups])
@@ -239,7 +239,7 @@ def check_scalar(value: Any, name: str) -> Tensor:
             field=name,
             accepted="a tensor of one float, as .sum() or .mean() returns: the loss is their sum over time",
         )
-    # Of a DTensor, each process would add up its part alone.
+    # Each process would add up only its own part of a DTensor.
     scalar: Tensor = (value.full_tensor() if hasattr(value, "full_tensor") else value).reshape(())
     # Sums of many half-precision terms saturate. The graph casts the gradient of each term back.
     return scalar.float() if scalar.dtype in (torch.float16, torch.bfloat16) else scalar

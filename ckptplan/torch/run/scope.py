@@ -1,4 +1,4 @@
-"""The scope of a call: what it can reach, and which places are parts of its state."""
+"""The scope of a call: the objects that it can reach, and the places that are parts of its state."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ckptplan.torch.state.nests import has_memory
 from ckptplan.torch.state.places import Place, has_graph
 from ckptplan.torch.state.reach import GENERATORS, Reach, Snapshot, walk
 
-#: The types whose values tell one kind of call from another, and the most elements of a container that count.
+#: Values of these types distinguish calls, if their container has at most this many elements.
 _CONSTANT_TYPES = frozenset({int, float, bool, str, type(None)})
 _MAX_CONSTANTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownTraits:
-    """What the first steps of a kind of calls showed. Places go by their names, so that no object stays alive.
+    """The observed traits of a kind of calls. Places are named, so that no object is kept alive.
 
     Arguments:
-        lifted: the places that steps change: the fields of their ``StatePart``, by their names.
-        traits: what was observed of the steps.
+        lifted: the fields of the ``StatePart`` of each place that steps change, by the name of the place.
+        traits: the observed traits of the steps.
         hidden_leaves: leaves that only the graph of the first steps showed, as weak references.
     """
 
@@ -40,7 +40,7 @@ class KnownTraits:
 
 @dataclass(kw_only=True)
 class Scope:
-    """What a call can reach, its content when the call began, and which places are parts of the state."""
+    """The objects that a call can reach, their content at its beginning, and the parts of its state."""
 
     reach: Reach
     #: The content when the call began.
@@ -52,7 +52,7 @@ class Scope:
 
     @classmethod
     def of(cls, call: Call) -> Scope:
-        """Return the scope of a call of which nothing is known. Lazy modules create their parameters first."""
+        """Return the scope of a call before any trial. Lazy modules create their parameters first."""
         reach = walk(call.roots, generators=call.replay_randomness)
         if reach.has_lazy:
             _create_parameters(call, reach)
@@ -81,9 +81,9 @@ class Scope:
         return [place for place in self.reach.list_graph_places() if place not in lifted]
 
     def drop_copies(self) -> int:
-        """Drop the copies of tensors that steps replace by others; return the bytes of those that stay.
+        """Drop the copies of tensors that steps replace by others; return the bytes of the other copies.
 
-        Copies of parameters do not count. What steps replace, none of them writes in place.
+        Copies of parameters do not count. Steps write no replaced tensor in place, so it needs no copy.
         """
         replaced = {part.place for part in self.lifted if not (part.is_content or part.is_written)}
         reach, copies = self.reach, self.start.copies
@@ -91,8 +91,8 @@ class Scope:
             places = reach.places.get(id(reach.tensors[number]))
             if places and replaced.issuperset(places):
                 del copies[number]
-        kept = (number for number in copies if not isinstance(reach.tensors[number], torch.nn.Parameter))
-        return sum(copies[number].nbytes for number in kept)
+        counted = (number for number in copies if not isinstance(reach.tensors[number], torch.nn.Parameter))
+        return sum(copies[number].nbytes for number in counted)
 
     def list_generators(self) -> list[Place]:
         """Return the places of the random generators of PyTorch."""
@@ -105,44 +105,44 @@ class Scope:
         named = [
             tensor for tensor in call.parameters if tensor.is_leaf or not self.reach.places.get(id(tensor))
         ]
-        every = (*self.reach.list_parameters(), *named, *hidden)
-        return list({id(tensor): tensor for tensor in every if tensor.requires_grad}.values())
+        candidates = (*self.reach.list_parameters(), *named, *hidden)
+        return list({id(tensor): tensor for tensor in candidates if tensor.requires_grad}.values())
 
-    def recall(self, known: KnownTraits) -> None:
-        """Let the places that an earlier call of the same kind lifted be parts of the state."""
-        self.traits, self.hidden_leaves = known.traits, known.hidden_leaves
-        names = set(known.lifted)
+    def recall(self, earlier: KnownTraits) -> None:
+        """Lift the places that an earlier call of the same kind lifted, and take over its traits."""
+        self.traits, self.hidden_leaves = earlier.traits, earlier.hidden_leaves
+        names = set(earlier.lifted)
         places: list[Place] = []
         for holder, content in zip(self.reach.holders, self.start.contents, strict=True):
             keys = content if isinstance(content, dict) and not holder.is_whole else (None,)
             places += [Place(holder, key) for key in keys if holder.describe(key) in names]
         contents = map(self.reach.get_content, range(len(self.reach.tensors)))
         places += [place for place in contents if place.name in names]
-        self.lifted = [StatePart(place, *known.lifted[place.name]) for place in dict.fromkeys(places)]
+        self.lifted = [StatePart(place, *earlier.lifted[place.name]) for place in dict.fromkeys(places)]
 
     def lift(self, places: Sequence[Place], *, carries: bool = True) -> None:
-        """Let places be parts of the state."""
-        known = self.lifted_places
-        self.lifted += [StatePart(place, carries=carries) for place in places if place not in known]
+        """Make places parts of the state."""
+        lifted = self.lifted_places
+        self.lifted += [StatePart(place, carries=carries) for place in places if place not in lifted]
 
     def lift_written(self, places: Sequence[Place]) -> None:
         """Lift places into whose tensors steps write in place with a graph: each chunk gets new tensors."""
-        known = self.lifted_places
-        self.lifted += [StatePart(place, is_written=True) for place in places if place not in known]
+        lifted = self.lifted_places
+        self.lifted += [StatePart(place, is_written=True) for place in places if place not in lifted]
 
     def lift_tensors(self, contents: Iterable[StatePart]) -> None:
-        """Lift the places of tensors whose numbers carry gradients, in place of their numbers."""
+        """Lift the places of tensors whose numbers carry gradients, and no longer the numbers alone."""
         for part in contents:
             self.lifted.remove(part)
             assert isinstance(part.place, Place)  # noqa: S101 - contents are in places
             self.lift_written(self.reach.places.get(id(part.place.holder.owner), []))
 
     def set_traits(self, **traits: Any) -> None:
-        """Note what was observed of the steps."""
+        """Set observed traits of the steps."""
         self.traits = replace(self.traits, **traits)
 
-    def tell(self) -> KnownTraits:
-        """Return what is known, for later calls of the same kind."""
+    def export_traits(self) -> KnownTraits:
+        """Return the observed traits, for later calls of the same kind."""
         lifted = {
             part.name: (part.is_written, part.carries, part.inherits, part.is_read) for part in self.lifted
         }
@@ -150,14 +150,14 @@ class Scope:
         return KnownTraits(lifted=lifted, traits=traits, hidden_leaves=self.hidden_leaves)
 
     def describe_constants(self, lifted: Mapping[str, Any]) -> int:
-        """Return a number for the plain values that the call can reach, without those of ``lifted`` places."""
+        """Return a hash of the plain values that the call can reach, except the values of ``lifted`` places."""
         reach, start = self.reach, self.start
         values: list[Any] = [
             (tuple(tensor.shape), tensor.requires_grad, has_graph(tensor)) for tensor in reach.tensors
         ]
         values += map(type, reach.modules)
         for number, tensor in enumerate(reach.tensors):
-            # An optimizer changes what requires a gradient.
+            # Tensors that require a gradient are left out, since an optimizer changes them.
             if tensor.numel() == 1 and has_memory(tensor) and not tensor.requires_grad:
                 places = (reach.get_content(number), *reach.places.get(id(tensor), ()))
                 if not any(place.name in lifted for place in places):
@@ -183,13 +183,13 @@ class Scope:
 
 
 def _create_parameters(call: Call, reach: Reach) -> None:
-    """Take a step in which lazy modules create their parameters, whose random numbers stay drawn.
+    """Take a step in which lazy modules create their parameters.
 
-    Everything else that the step changes is put back.
+    The parameters and the advanced random generators stay. All other changes of the step are undone.
     """
     modules, before = reach.modules, [holder.read() for holder in reach.holders]
     lazy = [module for module in modules if isinstance(module, LazyModuleMixin)]
-    kept = {id(part) for module in lazy for part in (vars(module), *vars(module).values())}
+    lazy_owners = {id(part) for module in lazy for part in (vars(module), *vars(module).values())}
     modes = [module.training for module in modules]
     try:
         for module in modules:
@@ -201,6 +201,6 @@ def _create_parameters(call: Call, reach: Reach) -> None:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
         for holder, content in zip(reach.holders, before, strict=True):
-            is_kept = id(holder.owner) in kept or isinstance(holder.owner, GENERATORS)
+            is_kept = id(holder.owner) in lazy_owners or isinstance(holder.owner, GENERATORS)
             if not is_kept and holder.list_changes(content, holder.read()):
                 holder.write(content)

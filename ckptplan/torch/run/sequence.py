@@ -14,9 +14,9 @@ from ckptplan.torch.state.nests import is_differentiable
 
 
 def execute(run: Executor) -> tuple[list[Tensor], Any]:
-    """Run the first sweep of a call; return the results of its outputs, and the final state.
+    """Run the first sweep of a call; return the loss or the outputs, and the final state.
 
-    What steps keep in places is left there as a plain loop leaves it. Gradients flow from it through the
+    Places hold the same values afterwards as after a plain loop. Gradients flow from these values through the
     sequence.
     """
     inherited = [leaf for _, leaf in run.inherited]
@@ -35,10 +35,10 @@ def execute(run: Executor) -> tuple[list[Tensor], Any]:
 
 
 class PlannedSequence(torch.autograd.Function):
-    """The operation.
+    """A sequence whose forward pass is the first sweep, and whose backward pass is the rest of the schedule.
 
     Its arguments are the run, tensors of the first state that gradients may reach, inputs, and parameters with
-    the originals of constants. Its results are those of the outputs, and the tensors of the final state.
+    the originals of constants. It returns the loss or the outputs, and the tensors of the final state.
     """
 
     @staticmethod
@@ -59,7 +59,7 @@ class PlannedSequence(torch.autograd.Function):
     @staticmethod
     @_disable_dynamo
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Execute the rest; release everything, so that autograd has the only reference to the gradients."""
+        """Execute the rest of the schedule, and leave autograd the only reference to the gradients."""
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
@@ -82,8 +82,8 @@ class PlannedSequence(torch.autograd.Function):
         steps = run.steps
         states, hooks = steps.state_gradients, steps.take_first_hooks()
         inherited = [states[number] if number < len(states) else None for number, _ in run.inherited]
-        own = [hooks[number] if number < len(hooks) else [] for number, _ in run.inherited]
-        hand_over_hooks(own, [leaf for _, leaf in run.inherited])
+        inherited_hooks = [hooks[number] if number < len(hooks) else [] for number, _ in run.inherited]
+        hand_over_hooks(inherited_hooks, [leaf for _, leaf in run.inherited])
         inputs, parameters = steps.input_gradients, steps.sums.release()
         steps.state_gradients, steps.input_gradients = [], []
         return (None, *inherited, *inputs, *parameters)

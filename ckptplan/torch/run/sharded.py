@@ -26,7 +26,7 @@ _AROUND = (
 def refuse_sharded(roots: Iterable[Any]) -> None:
     """Raise InputError for a module of a cell or a loss whose gradients would not be reduced.
 
-    A module whose forward pass is running is around the call.
+    A module whose forward pass is running encloses the call, and is accepted.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
@@ -50,12 +50,12 @@ def refuse_sharded(roots: Iterable[Any]) -> None:
 
 
 def _list_modules(root: Any) -> Iterator[torch.nn.Module]:
-    """Yield the modules of a cell or a loss: its own, those of its object, and those of its variables."""
-    held = [root, getattr(root, "__self__", None), *getattr(root, "__dict__", {}).values()]
+    """Yield the modules that a cell or a loss is, is bound to, or holds in attributes or closure variables."""
+    candidates = [root, getattr(root, "__self__", None), *getattr(root, "__dict__", {}).values()]
     for cell in getattr(root, "__closure__", None) or ():
         with suppress(ValueError):
-            held.append(cell.cell_contents)
-    for value in held:
+            candidates.append(cell.cell_contents)
+    for value in candidates:
         if isinstance(value, torch.nn.Module):
             yield from value.modules()
 
@@ -66,7 +66,7 @@ def _is_running(module: Any) -> bool:
 
 
 def _find_name(module: torch.nn.Module, modules: Sequence[torch.nn.Module]) -> str:
-    """Return the name of a module within one of the others, or its class."""
+    """Return the name of a module within its parent among ``modules``, or else its class."""
     names = (
         f"{type(parent).__name__}.{name}"
         for parent in modules

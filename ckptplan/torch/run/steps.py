@@ -1,7 +1,7 @@
 """Runs, records and reverses the steps of a plan.
 
-This is the interface between a schedule and what a step is. An ``Executor`` walks the actions of a schedule and
-calls three functions with ranges of steps:
+This is the interface between a schedule and the steps of a cell. An ``Executor`` walks the actions of a
+schedule and calls three functions with ranges of steps:
 
 - ``advance(start, stop, cached)`` runs steps from the working state, without a tape;
 - ``record(start, stop)`` runs steps from the working state with a tape, and returns the tape;
@@ -11,11 +11,11 @@ calls three functions with ranges of steps:
 The working state is ``state``, a ``LiftedState``. Gradients of parameters are added to ``sums``, those of
 inputs are written into ``input_gradients``.
 
-A step is one time step, or a piece of several time steps that the cell takes in one call. Which of the two is a
-matter of ``inputs`` alone: its ``rows`` says which time steps belong to a step. So layers that take whole
-sequences and networks in multi-step mode need no class of their own. What runs several steps in another way,
-such as compiled code, overrides ``run``. What has its own backward pass, such as a ``ChunkCell``, overrides all
-three functions.
+A step is one time step, or a piece of several time steps that the cell takes in one call. Only ``inputs``
+decides between the two: its ``rows`` says which time steps belong to a step. So layers that take whole
+sequences and networks in multi-step mode need no class of their own. A subclass that runs several steps in
+another way, such as compiled code, overrides ``run``. A subclass with its own backward pass, such as
+``ChunkSteps``, overrides all three functions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ACCEPTED = (
 
 
 class LateStateError(InputError):
-    """A later step did what earlier steps had not shown; the sweep begins again with this knowledge.
+    """A later step did something that no earlier step did. The sweep begins again, prepared for it.
 
     Arguments:
         problem: what the step did, for the user, if the sweep cannot begin again.
@@ -93,14 +93,14 @@ class Tape:
         start, stop: the steps.
         roots: the leaves with which the graph begins, one for each tensor of the state; None for a tensor that
             carries no gradient.
-        given: what steps were given for the roots: no leaves, as in the middle of a plain loop; None for a
-            placeholder.
+        given: the tensors that steps got for the roots. They are no leaves, as in the middle of a plain loop;
+            None for a placeholder.
         ends: the tensors of the state after the steps.
         inputs: the inputs of the steps, time first.
         terms: the tensors through which gradients of the results enter, in the order of
             ``Outputs.list_gradients``.
         final_terms: losses of the final state.
-        numbers: the numbers of the steps, if they ran before and can be compared.
+        numbers: the numbers of the steps, if the steps ran before and can be compared.
         has_hooks: whether hooks were registered while the steps ran.
     """
 
@@ -121,7 +121,7 @@ class Tape:
 
     @property
     def bytes(self) -> int:
-        """The bytes that its graph keeps alive beside its roots, inputs and leaves."""
+        """The bytes that its graph keeps alive besides its roots, inputs and leaves."""
         return self._count_bytes(self.list_outputs())
 
     @property
@@ -130,16 +130,16 @@ class Tape:
         return self._count_bytes([*self.ends, *self.terms])
 
     def _count_bytes(self, outputs: list[Tensor]) -> int:
-        # The value of a loss is a number, which is added up.
+        # The value of a loss is one number, which is added up and freed.
         values = (term for term in self.terms if term.untyped_storage().nbytes() == term.itemsize)
-        own = (*self.roots, *self.given, *self.inputs, *find_leaves(outputs), *values)
-        without = {_get_storage(tensor) for tensor in own if tensor is not None}
-        kept = {
+        excluded = (*self.roots, *self.given, *self.inputs, *find_leaves(outputs), *values)
+        excluded_storages = {_get_storage(tensor) for tensor in excluded if tensor is not None}
+        sizes = {
             _get_storage(tensor): tensor.untyped_storage().nbytes()
             for tensor in (*outputs, *list_saved(outputs))
             if has_memory(tensor)
         }
-        return sum(size for storage, size in kept.items() if storage not in without)
+        return sum(size for storage, size in sizes.items() if storage not in excluded_storages)
 
 
 def _get_storage(tensor: Tensor) -> int:
@@ -148,19 +148,19 @@ def _get_storage(tensor: Tensor) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTraits:
-    """What the trial observed of the steps of a call, beside the parts of the state.
+    """The traits of the steps of a call that its trial observed, besides the parts of the state.
 
     Arguments:
         writes_passed: whether steps write into the tensors of the state that they are passed.
-        losses_keep: whether losses keep something, so that they run whenever their steps run again.
-        needs_graph: whether steps give the same only with gradients enabled and a state that requires them, as
-            steps that differentiate inside.
+        losses_keep: whether losses change state, so that they run whenever their steps run again.
+        needs_graph: whether steps compute the same values only if gradients are enabled and the state requires
+            them, as steps that call autograd do.
         has_gradients: whether anything requires a gradient.
-        losses_are_late: whether the losses of the first steps have no gradient, as where the last steps count.
+        losses_are_late: whether the losses of the first steps have no gradient, if only the last steps count.
         gives_sparse: whether a parameter gets a sparse gradient, whose sum must not begin with dense zeros.
         constant_caches: the names of caches that steps fill with tensors that need no gradient.
-        temporary_leaves: the leaves requiring a gradient that each step creates, at most; None if all leaves
-            that steps use are known from an earlier call.
+        temporary_leaves: the most leaves requiring a gradient that a step creates; None if an earlier call
+            showed all leaves that steps use.
     """
 
     writes_passed: bool = False
@@ -174,7 +174,7 @@ class StepTraits:
 
 
 class Steps:
-    """The steps of a call, each a call of the cell and of the loss with its output.
+    """The steps of a call. Each step calls the cell, and the loss with the output of the cell.
 
     Arguments:
         cell: the cell.
@@ -183,10 +183,10 @@ class Steps:
         outputs: takes the outputs.
         final_loss: the loss of the final state, or None.
         parameters: the leaves whose gradients are wanted.
-        constants: the number of parameters, the last ones, that stand for constants with a graph.
+        constants: the number of constants with a graph, for which the last parameters stand.
         first_roots: for each tensor of the first state, whether it requires a gradient, and whether it was
             computed.
-        traits: what is known of the steps.
+        traits: the observed traits of the steps.
     """
 
     #: Whether the terms of a tape have the values of the losses.
@@ -212,7 +212,7 @@ class Steps:
         self.parameters = parameters
         begin_empty = len(parameters) if traits.gives_sparse else constants
         self.sums = GradientSums(parameters, begin_empty=begin_empty)
-        #: The steps that have run at least once.
+        #: The number of steps that have run at least once.
         self.frontier = 0
         #: The gradients of the state at the end of the next tape to reverse, and hooks on its tensors.
         self.state_gradients: list[Gradient] = []
@@ -220,11 +220,11 @@ class Steps:
         #: The gradients of all inputs.
         self.input_gradients: list[Gradient] = []
         self._took_final_loss = False
-        #: Whether steps leave a graph behind though no gradient is enabled, as by ``torch.enable_grad``.
+        #: Whether steps leave a graph although gradients are disabled, as steps that enable them do.
         self._leaves_graph = False
 
     def advance(self, start: int, stop: int, cached: int | None = None) -> None:
-        """Run steps without a tape; steps that need a graph have one each, which is dropped at once.
+        """Run steps without a tape. If steps need a graph, record each step, and drop its tape at once.
 
         The caches of the last ``cached`` steps stay, None for all; most steps have no caches.
         """
@@ -234,7 +234,7 @@ class Steps:
             return
         with torch.no_grad():
             while start < stop:
-                # A run has steps that all ran before, or none.
+                # Either all steps of a run ran before, or none.
                 end = min(self._find_end(start, stop), self.frontier if start < self.frontier else stop)
                 leaves, nest = self.inputs.cut(start, end)
                 terms = self.run(leaves, nest, start, end)
@@ -244,7 +244,7 @@ class Steps:
                 start = end
 
     def _find_end(self, start: int, stop: int) -> int:
-        """Return where a run without a tape ends at the latest: so many inputs are there at a time."""
+        """Return the latest end of a run without a tape, which limits how many inputs exist at a time."""
         return min(stop, start + self.inputs.cut_steps)
 
     def record(self, start: int, stop: int) -> Tape:
@@ -270,23 +270,23 @@ class Steps:
             final_terms = self._take_final_loss() if stop == self.inputs.steps else []
         end = self.state.read()
         self._check_carried(end)
-        own = [None if isinstance(leaf, Placeholder) else leaf for leaf in given]
-        tape = Tape(start, stop, roots, own, end.leaves, leaves, terms, final_terms)
+        given_tensors = [None if isinstance(leaf, Placeholder) else leaf for leaf in given]
+        tape = Tape(start, stop, roots, given_tensors, end.leaves, leaves, terms, final_terms)
         tape.has_hooks = RemovableHandle.next_id != hooks
         if self._traits.temporary_leaves is not None:
             self._check_leaves(tape, self._traits.temporary_leaves * (stop - start))
         # Tensors that no step replaced stay the same objects.
         triples = zip(given, begin.leaves, begin.owners, strict=True)
-        kept = {id(new): old for new, old, part in triples if not part.is_written}
-        self.state.write(end, detach_computed([kept.get(id(leaf), leaf) for leaf in end.leaves]))
+        unreplaced = {id(new): old for new, old, part in triples if not part.is_written}
+        self.state.write(end, detach_computed([unreplaced.get(id(leaf), leaf) for leaf in end.leaves]))
         tape.numbers = self.end_run(start, stop, terms, is_new=is_new)
         self.frontier = max(self.frontier, stop)
         return tape
 
     def run(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
-        """Run steps on their inputs in the present grad mode; return the terms through which gradients enter.
+        """Run steps on their inputs in the current grad mode; return the terms through which gradients enter.
 
-        Terms of steps that run again without a tape are needed only if losses keep something. Subclasses that
+        Terms of steps that run again without a tape are needed only if losses change state. Subclasses that
         run several steps at once override this function.
         """
         cell, take, passed = self.cell, self.outputs.take, self.state.passed
@@ -310,7 +310,7 @@ class Steps:
         return terms
 
     def _detach_left(self) -> None:
-        """Drop the graph that a step left, which would keep those of all steps before alive."""
+        """Drop the graph that a step left, which would keep the graphs of all earlier steps alive."""
         self._leaves_graph = self._leaves_graph or any(
             leaf.grad_fn is not None for leaf in self.state.read().leaves
         )
@@ -318,23 +318,23 @@ class Steps:
             self.state.detach()
 
     def _make_roots(self, begin: Checkpoint, *, is_first: bool) -> tuple[list[Tensor | None], list[Tensor]]:
-        """Return the roots of a graph, and what steps are given for them (``Tape``)."""
+        """Return the roots of a graph, and the tensors that steps get for them (see ``Tape``)."""
         roots: list[Tensor | None] = []
         given: list[Tensor] = []
-        made: dict[int, tuple[Tensor | None, Tensor]] = {}
+        pairs: dict[int, tuple[Tensor | None, Tensor]] = {}
         for place, (leaf, part) in enumerate(begin.pair()):
             if isinstance(leaf, Placeholder):
                 roots.append(None)
                 given.append(leaf)
                 continue
-            if id(leaf) not in made:
+            if id(leaf) not in pairs:
                 carries, is_computed = part.is_carried(leaf), True
                 if is_first and place < len(self._first_roots):
                     carries, is_computed = self._first_roots[place]
-                made[id(leaf)] = (
+                pairs[id(leaf)] = (
                     _make_root(leaf, part, is_computed=is_computed) if carries else (None, leaf.detach())
                 )
-            root, given_leaf = made[id(leaf)]
+            root, given_leaf = pairs[id(leaf)]
             roots.append(root)
             given.append(given_leaf if root is not None or leaf.grad_fn is not None else leaf)
         return roots, given
@@ -385,7 +385,7 @@ class Steps:
         self.state_gradients = []
         reached = self.sums.backpropagate(tape.list_outputs(), gradients, wanted)
         by_leaf = {id(leaf): gradient for leaf, gradient in zip(wanted, reached, strict=True)}
-        # A tensor that is in several places of the state has one root, whose gradient is that of all places.
+        # A tensor in several places of the state has one root, which gets the gradients of all places.
         self.state_gradients = [by_leaf.pop(id(root), None) for root in roots]
         start, stop = self.inputs.rows(tape.start, tape.stop)
         for whole, piece in zip(self.input_gradients, tape.inputs, strict=False):
@@ -394,7 +394,7 @@ class Steps:
                 whole[start:stop] = part
 
     def _check_given(self, tape: Tape) -> list[Tensor | None]:
-        """Let hooks on the operations of what steps were given be checked; return what to differentiate by."""
+        """Check hooks on the ``grad_fn`` of given tensors; return the tensors to differentiate by."""
         targets = tape.roots.copy()
         for number, (root, given, hooks) in enumerate(zip(tape.roots, tape.given, self._hooks, strict=True)):
             if root is not None and given is not None and given.grad_fn is not None and tape.start:
@@ -403,10 +403,10 @@ class Steps:
         return targets
 
     def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
-        """Move the caches of some steps to or from a store; most steps have none, as their tapes hold all."""
+        """Move the caches of steps to or from a store. Only a ``ChunkCell`` has caches besides its tapes."""
 
     def number_caches(self, steps: tuple[int, int]) -> list[int]:
-        """Return the numbers under which a store keeps the caches of some steps."""
+        """Return the numbers under which a store keeps the caches of ``steps``."""
         return []
 
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
@@ -414,7 +414,7 @@ class Steps:
         return self.outputs.end_run(start, stop, terms, is_new=is_new)
 
     def list_gradients(self, tape: Tape, incoming: Sequence[Gradient]) -> list[Gradient]:
-        """Return the gradients of the terms of a tape, given those of the results."""
+        """Return the gradients of the terms of a tape, given the gradients of the results."""
         return list(self.outputs.list_gradients(tape.start, tape.stop, incoming, len(tape.terms)))
 
     @property
@@ -424,7 +424,7 @@ class Steps:
 
     @property
     def cache_bytes(self) -> int:
-        """The bytes of the cache of a step: the mean of those that are kept, or more if others took more."""
+        """The bytes of the cache of a step: the mean of kept caches, or of dropped ones if larger."""
         return 0
 
     def take_first_hooks(self) -> list[list[Any]]:
@@ -433,7 +433,7 @@ class Steps:
         return hooks
 
     def close(self) -> None:
-        """Release what is kept for one sequence. Nothing is kept here; subclasses may override it."""
+        """Release the data of one sequence. There is none here; subclasses may override this."""
 
 
 def _make_root(leaf: Tensor, part: StatePart, *, is_computed: bool) -> tuple[Tensor, Tensor]:
@@ -444,7 +444,7 @@ def _make_root(leaf: Tensor, part: StatePart, *, is_computed: bool) -> tuple[Ten
 
 
 def take_step(cell: Cell, state: Any, x: Any) -> tuple[Any, Any]:
-    """Return what a cell returns for a step. Errors of the cell get a note that says how it was called.
+    """Call a cell for one step, and return its result. Errors of the cell get a note with its arguments.
 
     Raises InputError if the result is not (state, output).
     """
@@ -463,7 +463,7 @@ def take_step(cell: Cell, state: Any, x: Any) -> tuple[Any, Any]:
 
 
 def check_result(result: Any) -> tuple[Any, Any]:
-    """Return what a cell returned. Raises InputError if it is not (state, output)."""
+    """Return the result of a cell. Raises InputError if the result is not (state, output)."""
     if not isinstance(result, tuple) or len(result) != 2:
         count = f" of {len(result)}" if isinstance(result, tuple) else ""
         raise InputError(f"returned {type(result).__name__}{count}", field="cell", accepted=_ACCEPTED)

@@ -13,8 +13,8 @@ from ckptplan.torch.run.executor import Executor
 class Timeline:
     """An observer of ``bptt`` and ``unroll`` that records, as events, when each action began and ended.
 
-    Actions are measured one by one: on a device, each is waited for, so that copies do not overlap compute
-    while they are measured. Time between the forward and the backward pass is excluded. Without
+    Actions are measured one by one. On a GPU, the observer waits for each action, so that copies do not overlap
+    compute while they are measured. Time between the forward and the backward pass is excluded. Without
     ``counts_bytes``, no bytes are counted, since inspecting a recorded graph slows its backward pass down.
     Times are those of ``choose_clock`` unless a clock is given.
     """

@@ -14,7 +14,7 @@ from ckptplan.torch.state.digests import digest, find_rounding
 from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.torch.state.nests import are_alike, is_differentiable
 
-#: Sums over other runs of steps differ by so many times the rounding of one.
+#: The tolerance of sums, in rounding errors of one number: sums over other runs round differently.
 _SUM_ROUNDING = 10
 _CAUSE = (
     "It depends on something outside of attributes, variables and containers, such as a file, a clock or an "
@@ -29,10 +29,10 @@ _REMEDY = (
 
 
 class Verifier:
-    """Keeps a digest of each state that is reached again, and compares.
+    """Keeps a digest of each state, and compares it when steps reach the state again.
 
     Arguments:
-        dtypes: the types in which steps may compute. The least precise one decides what rounding may cause.
+        dtypes: the types in which steps may compute. The least precise one sets the tolerance.
     """
 
     def __init__(self, dtypes: Iterable[torch.dtype]) -> None:
@@ -45,22 +45,22 @@ class Verifier:
         self._rounding = max(self._rounding, find_rounding(dtypes))
 
     def reach(self, number: int, state: Checkpoint) -> None:
-        """Compare state ``number`` with the digest that was kept of it, or keep its digest."""
+        """Compare state ``number`` with its digest, or keep its digest if this is the first time."""
         digests = [digest(leaf) for leaf in state.leaves]
-        # Of what steps keep in places, plain values may be times of a clock that nobody reads.
+        # Plain values in places are not compared: they may be clock times that no step reads.
         description = state.nests[0].describe()
         if number not in self._states:
             self._states[number] = digests, description
             return
-        before, known = self._states[number]
-        if len(before) != len(digests):
-            raise _refuse(number, f"{len(digests)} tensors instead of {len(before)}")
-        for (old, scale), (new, _), (leaf, part) in zip(before, digests, state.pair(), strict=True):
+        first_digests, first_description = self._states[number]
+        if len(first_digests) != len(digests):
+            raise _refuse(number, f"{len(digests)} tensors instead of {len(first_digests)}")
+        for (old, scale), (new, _), (leaf, part) in zip(first_digests, digests, state.pair(), strict=True):
             rounding = max(self._rounding, find_rounding((leaf.dtype,))) if is_differentiable(leaf) else 0.0
             if not (old == new or abs(old - new) <= rounding * scale):
                 share = f", by about {abs(old - new) / scale:.1g} of its norm" if scale else ""
                 raise _refuse(number, f"{part.name}{share}")
-        if not are_alike(known, description, self._rounding):
+        if not are_alike(first_description, description, self._rounding):
             raise _refuse(number, "its values that are no tensors")
 
     def forget(self, start: int, stop: int) -> None:
@@ -68,11 +68,11 @@ class Verifier:
         for number in range(start + 1, stop + 1):
             self._states.pop(number, None)
 
-    def compare_numbers(self, start: int, first: Tensor, again: Tensor, usual: float) -> None:
-        """Compare the numbers of steps with those of the first time; ``usual`` is the mean of their sizes."""
+    def compare_numbers(self, start: int, first: Tensor, again: Tensor, mean_size: float) -> None:
+        """Compare the numbers of steps with their first run; ``mean_size`` is the mean of their sizes."""
         if torch.equal(first, again):
             return
-        scale = torch.maximum(first.abs(), again.abs()).clamp(min=usual)
+        scale = torch.maximum(first.abs(), again.abs()).clamp(min=mean_size)
         is_close = (first - again).abs() <= _SUM_ROUNDING * self._rounding * scale
         is_wrong = ~(is_close | (first.isnan() & again.isnan()) | (first == again))
         if bool(is_wrong.any()):
@@ -87,7 +87,7 @@ class Verifier:
             )
 
     def compare_total(self, first: float, again: float, scale: float) -> None:
-        """Compare the sum of all losses with that of the first time."""
+        """Compare the sum of all recorded losses with the sum of the sweep."""
         if math.isfinite(first) and abs(first - again) > _SUM_ROUNDING * self._rounding * max(
             scale, abs(first)
         ):
@@ -100,9 +100,9 @@ class Verifier:
             )
 
 
-def _refuse(number: int, what: str) -> InputError:
+def _refuse(number: int, difference: str) -> InputError:
     return InputError(
-        f"the state after step {number - 1} differs when its steps run again ({what}). {_CAUSE}",
+        f"the state after step {number - 1} differs when its steps run again ({difference}). {_CAUSE}",
         field="cell",
         accepted=_REMEDY,
     )

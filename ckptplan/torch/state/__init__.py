@@ -1,1 +1,1 @@
-"""What the steps of a cell keep: where it can be, how it is saved as a checkpoint, and how it is put back."""
+"""The state that steps of a cell keep: where it can be, and how to save and restore it in checkpoints."""

@@ -22,7 +22,7 @@ _ROW = 2**11
 
 
 def find_rounding(dtypes: Iterable[torch.dtype]) -> float:
-    """Return the share of a norm that rounding in the least precise of some types may cause."""
+    """Return the rounding error of the least precise of ``dtypes``, as a share of a norm."""
     real = (dtype.to_real() if dtype.is_complex else dtype for dtype in dtypes)
     return max((_ROUNDING.get(dtype, 0.1) for dtype in real if dtype.is_floating_point), default=0.0)
 
@@ -38,13 +38,13 @@ def make_weights(dtype: torch.dtype, device: torch.device, level: int = 0) -> Te
 
 
 def repeat_weights(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the weights of a row, repeated to as many numbers."""
+    """Return the weights of a row, repeated or cut to ``count`` numbers."""
     weights = make_weights(dtype, device)
     return weights[:count] if count <= _ROW else weights.repeat(-(-count // _ROW))[:count]
 
 
 def digest(tensor: Tensor) -> tuple[float, float]:
-    """Return the projection and the norm of a tensor; NaN and infinities count as odd numbers."""
+    """Return the projection and the norm of a tensor; fixed numbers replace NaN and infinities."""
     if tensor.is_quantized or tensor.is_meta or not has_memory(tensor):
         return 0.0, 0.0
     flat = flatten_numbers(tensor)
@@ -63,7 +63,7 @@ def digest_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flatten_numbers(tensor: Tensor) -> Tensor:
-    """Return the numbers of a tensor, of a DTensor the local ones, as a vector of floats without a graph."""
+    """Return the numbers of a tensor, local ones for a DTensor, as a vector of floats without a graph."""
     flat = tensor.detach()
     flat = getattr(flat, "_local_tensor", flat)
     if flat.is_complex():

@@ -1,8 +1,8 @@
-"""The state of the steps: what they pass on to each other, and every place that they change.
+"""The state of the steps: the value that they pass on to each other, and every place that they change.
 
-Places that steps change are *lifted* into the state. The state is read as one nest, saved as one checkpoint and
-loaded as one. What steps pass on is loaded into new containers, since it belongs to the steps. What is in
-places is loaded into the containers that are there, since others may refer to them.
+Places that steps change are *lifted* into the state, which is read, saved and loaded as a whole. Loading puts
+the passed value into new containers, since it belongs to the steps. It fills the existing containers of places,
+since other objects may refer to these containers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ckptplan.torch.state.places import Place
 
 
 class PassedState:
-    """What steps pass on to each other: the place of an argument, not one in memory."""
+    """The value that steps pass on to each other, with the interface of a ``Place``."""
 
     name = "the state"
     is_content = False
@@ -51,13 +51,13 @@ class PassedState:
 
 @dataclass(eq=False)
 class StatePart:
-    """A part of the state: what steps pass on, or what is in one place.
+    """A part of the state: the value that steps pass on, or the value of one place.
 
     Arguments:
         place: where the part is.
         is_written: whether steps write into its tensors in place, so that checkpoints need copies.
         carries: whether its tensors carry gradients from step to step.
-        inherits: whether steps use what was in the place before the call, with its graph.
+        inherits: whether steps use the value from before the call, with its graph.
         is_read: whether steps read its tensors before they write them. If not, checkpoints need none of them.
     """
 
@@ -73,27 +73,27 @@ class StatePart:
 
     @property
     def name(self) -> str:
-        """How a user would write the place."""
+        """The name of the place, as a user would write it."""
         return self.place.name
 
     @property
     def is_content(self) -> bool:
-        """Whether it is the numbers of a tensor, into which a checkpoint is copied."""
+        """Whether the part is the numbers of a tensor, into which loading copies a checkpoint."""
         return self.place.is_content
 
     @property
     def is_passed(self) -> bool:
-        """Whether steps pass it on."""
+        """Whether steps pass the part on."""
         return isinstance(self.place, PassedState)
 
     def is_carried(self, leaf: Tensor) -> bool:
-        """Return whether one of its tensors may carry a gradient."""
+        """Return whether ``leaf``, a tensor of the part, may carry a gradient."""
         return self.carries and is_differentiable(leaf)
 
 
 @dataclass(eq=False)
 class Checkpoint:
-    """The state at one moment: its tensors, the part that each belongs to, the parts, and their nests."""
+    """The state at one moment: its tensors, the part of each tensor, the parts, and their nests."""
 
     leaves: list[Tensor]
     owners: list[StatePart]
@@ -101,7 +101,7 @@ class Checkpoint:
     nests: list[Nest]
     #: The versions of saved tensors, by which a later write into one of them is noticed.
     versions: list[int] = field(default_factory=list)
-    #: Of parts that steps do not read: their nests, and placeholders for their tensors.
+    #: The nests of parts that steps do not read, with placeholders for their tensors.
     unread: list[tuple[Nest, list[Tensor]]] = field(default_factory=list)
 
     @property
@@ -110,7 +110,7 @@ class Checkpoint:
         return count_bytes(self.leaves)
 
     def find_overwritten(self) -> list[StatePart]:
-        """Return the parts into which something was written since they were saved."""
+        """Return the parts whose saved tensors were written in place since."""
         triples = zip(self.owners, self.versions, read_versions(self.leaves), strict=True)
         return [part for part, before, after in triples if before != after]
 
@@ -123,11 +123,11 @@ class LiftedState:
     """The state of a run.
 
     Arguments:
-        passed: what steps pass on.
+        passed: the value that steps pass on.
         lifted: the parts in places.
         is_written: whether steps write into the tensors that they are passed.
-        refuse_reading: called with a part that checkpoints leave out, because no step was observed to read it,
-            when a step reads it after all; None to put all parts into checkpoints.
+        refuse_reading: called with a part when a step reads it although checkpoints leave it out, because no
+            step was observed to read it. None to put all parts into checkpoints.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class LiftedState:
             StatePart(passed, is_written=is_written),
             *(part for part in lifted if part not in self._unread),
         ]
-        # What steps left in the end may carry a gradient, though no step reads it.
+        # An unread part of the final state may carry a gradient.
         self.parts = [*self._saved, *(part for part in self._unread if part.carries)]
         self._copies = any(part.is_written for part in self.parts)
 
     def read(self) -> Checkpoint:
-        """Return the present state, by reference."""
+        """Return the current state, by reference."""
         return self._read(self.parts)
 
     def _read(self, parts: list[StatePart]) -> Checkpoint:
@@ -163,11 +163,11 @@ class LiftedState:
 
     @property
     def saved_bytes(self) -> int:
-        """The bytes of a checkpoint of the present state."""
+        """The bytes of a checkpoint of the current state."""
         return self._read(self._saved).bytes
 
     def save(self) -> Checkpoint:
-        """Return the present state as a checkpoint, which no later step changes."""
+        """Return the current state as a checkpoint, which no later step changes."""
         checkpoint = self._read(self._saved)
         copies: dict[int, Tensor] = {}
         for number, (leaf, part) in enumerate(checkpoint.pair()):
@@ -180,16 +180,16 @@ class LiftedState:
         return checkpoint
 
     def hide_unread(self, checkpoint: Checkpoint) -> None:
-        """Hide the tensors that a checkpoint leaves out from the steps after it, which may read them after all.
+        """Put placeholders for the tensors that a checkpoint leaves out, which detect a step that reads them.
 
-        Tensors in lists and dicts stay, since users keep these containers.
+        Tensors in lists and dicts stay, since code of the user may hold these containers.
         """
         for part, (nest, placeholders) in zip(self._unread, checkpoint.unread, strict=True):
             if isinstance(part.place.get(), Tensor | tuple):
                 part.place.set(fill(nest, placeholders))
 
     def list_hidden(self) -> list[StatePart]:
-        """Return the parts that steps were observed to read, if any, and those whose tensors are hidden."""
+        """Return the parts left out of checkpoints that a step read, or that hold placeholders."""
         return [
             part
             for part in self._unread
@@ -197,7 +197,7 @@ class LiftedState:
         ]
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Let the state be that of a checkpoint, which stays valid."""
+        """Load the state of a checkpoint, which stays valid."""
         for part, (nest, placeholders) in zip(self._unread, checkpoint.unread, strict=True):
             part.place.set(fill(nest, placeholders, fresh=False))
         leaves = checkpoint.leaves
@@ -208,21 +208,21 @@ class LiftedState:
         self.write(checkpoint, leaves)
 
     def write(self, checkpoint: Checkpoint, leaves: Sequence[Tensor]) -> None:
-        """Let the state have the nests of a checkpoint, and these tensors."""
+        """Write tensors into the state, in the nests of a checkpoint."""
         remaining, filled = iter(leaves), dict[int, Any]()
         self.passed.value = checkpoint.nests[0].fill(remaining, {}, True)
         for part, nest in zip(checkpoint.parts[1:], checkpoint.nests[1:], strict=True):
             part.place.set(nest.fill(remaining, filled, False))
 
     def detach(self) -> None:
-        """Drop the graphs of the present state."""
+        """Drop the graphs of the current state."""
         state = self.read()
         if any(leaf.grad_fn is not None for leaf in state.leaves):
             self.write(state, detach_computed(state.leaves))
 
 
 class LiftedContent:
-    """The content of the lifted places outside of replays, which is put aside while steps run again.
+    """The caller's content of the lifted places, which is kept here while steps run again.
 
     Arguments:
         lifted: the parts in places.
@@ -240,9 +240,9 @@ class LiftedContent:
 
 
 def detach_computed(leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors without their graphs; those without a graph stay the same objects.
+    """Return tensors without their graphs. Tensors that have no graph stay the same objects.
 
-    A tensor that is there twice is one tensor again.
+    A tensor that occurs twice is one tensor again.
     """
     detached = {id(leaf): leaf.detach() for leaf in leaves if leaf.grad_fn is not None}
     return [detached.get(id(leaf), leaf) for leaf in leaves]
@@ -251,8 +251,8 @@ def detach_computed(leaves: Sequence[Tensor]) -> list[Tensor]:
 class Placeholder(Tensor):
     """A tensor whose numbers are unknown, in a place that no step was observed to read. It takes no memory.
 
-    If a function of PyTorch uses it, ``refuse`` is called with its part. Compiled functions, such as those of
-    TorchScript, show only in the dispatcher.
+    If a function of PyTorch uses it, ``refuse`` is called with its part. Only the dispatcher sees compiled
+    functions, such as those of TorchScript.
     """
 
     part: StatePart
@@ -279,17 +279,17 @@ class Placeholder(Tensor):
 def make_placeholders(part: StatePart, refuse: Any) -> tuple[Nest, list[Tensor]]:
     """Return the nest of a part, and a placeholder for each of its tensors."""
     leaves, nest = flatten(part.place.get())
-    made: list[Tensor] = []
-    # Lists of records have many tensors of one shape, for which one placeholder stands.
+    substitutes: list[Tensor] = []
+    # One placeholder stands for all tensors of one shape, of which lists of records have many.
     placeholders: dict[Any, Tensor] = {}
     for leaf in leaves:
         if isinstance(leaf, Placeholder):
-            made.append(leaf)
+            substitutes.append(leaf)
             continue
         kind = leaf.shape, leaf.dtype, leaf.device
         if kind not in placeholders:
             empty = torch.zeros((), dtype=leaf.dtype, device=leaf.device)
             placeholder = placeholders[kind] = empty.expand(leaf.shape).as_subclass(Placeholder)
             vars(placeholder).update(part=part, refuse=refuse)
-        made.append(placeholders[kind])
-    return nest, made
+        substitutes.append(placeholders[kind])
+    return nest, substitutes

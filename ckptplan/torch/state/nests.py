@@ -1,9 +1,9 @@
 """Nests of tensors: takes a value apart into its tensors and a structure, and puts it together again.
 
 A checkpoint has the tensors of a value as ``leaves``, and everything else as a ``Nest``: containers and objects
-with what they held, and plain values. A value is put together in one of two ways. ``fresh=True`` makes new
-containers, for a state that steps pass on. ``fresh=False`` fills the very containers and objects that the value
-consisted of, so that everybody who refers to them sees what they held then.
+with their content, and plain values. A value is put together in one of two ways. ``fresh=True`` makes new
+containers, for a state that steps pass on. ``fresh=False`` fills the containers and objects of which the value
+consisted, so that every object that refers to them finds their earlier content.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 _preserve_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
-#: Packages whose classes and functions keep nothing of a user's from step to step.
+#: Packages whose classes and functions keep no values of a user's code from step to step.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "ckptplan"})
-#: Arrays up to so many bytes are copied; larger ones are taken for data that steps only read.
+#: Arrays of at most this size are copied. Larger arrays are taken for data that steps only read.
 MAX_COPIED_BYTES = 2**20
 #: Values that never change.
 PLAIN_TYPES = (int, float, complex, bool, str, bytes, type(None))
@@ -68,10 +68,10 @@ class Nest:
         """Return the kinds of containers and the plain values, for ``are_alike``."""
         return type(self)
 
-    def release(self, known: set[int]) -> None:
-        """Let go of containers, which hold tensors; afterwards only new ones can be made.
+    def release(self, released: set[int]) -> None:
+        """Drop references to containers, which hold tensors. Afterwards ``fill`` can only make new containers.
 
-        ``known`` has the ids of nests that have done so.
+        ``released`` has the ids of nests that were released already.
         """
 
 
@@ -136,7 +136,7 @@ def overwrite(tensor: Tensor, content: Tensor, version: int) -> None:
 
 
 class _PartsNest(Nest):
-    """A container or an object that consists of parts; ``keys`` are those of a dict, or names of attributes."""
+    """A container or an object with parts; ``keys`` are the keys of a dict, or the names of attributes."""
 
     __slots__ = ("container", "keys", "parts")
 
@@ -155,12 +155,12 @@ class _PartsNest(Nest):
     def describe(self) -> Any:
         return type(self.container), [part.describe() for part in self.parts]
 
-    def release(self, known: set[int]) -> None:
-        if id(self) not in known:
-            known.add(id(self))
+    def release(self, released: set[int]) -> None:
+        if id(self) not in released:
+            released.add(id(self))
             self.container = self.make_empty()
             for part in self.parts:
-                part.release(known)
+                part.release(released)
 
     def make_empty(self) -> Any:
         """Return an empty container or object of the same kind."""
@@ -169,7 +169,7 @@ class _PartsNest(Nest):
         return container
 
     def put(self, parts: list[Any], container: Any) -> None:
-        """Let a container or an object consist of ``parts``."""
+        """Replace the content of a container or an object by ``parts``."""
         raise NotImplementedError
 
 
@@ -187,7 +187,7 @@ class _ListNest(_PartsNest):
 
 
 class _TupleNest(_PartsNest):
-    """A tuple, which is always made as a new one, so that its kind is enough."""
+    """A tuple. Filling always makes a new tuple, so that the nest needs only the class."""
 
     __slots__ = ("kind",)
 
@@ -275,7 +275,7 @@ class _CopyNest(Nest):
 
 
 class CopyKind:
-    """How the content of a kind of objects is read as a copy, and written."""
+    """The functions that read the content of a kind of objects as a copy, and that write it back."""
 
     def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], object]) -> None:
         self.read, self.write = read, write
@@ -311,10 +311,10 @@ COPY_KINDS: dict[type, CopyKind] = {
 
 @lru_cache(maxsize=1024)
 def find_copy_kind(kind: type) -> CopyKind | None:
-    """Return how the content of a kind of objects is copied, None if it is not."""
+    """Return the functions that copy the content of a kind of objects, None if it is not copied."""
     if issubclass(kind, random.SystemRandom):
         return None
-    return next((copying for known, copying in COPY_KINDS.items() if issubclass(kind, known)), None)
+    return next((copying for base, copying in COPY_KINDS.items() if issubclass(kind, base)), None)
 
 
 def are_equal(first: Any, other: Any) -> bool:
@@ -325,8 +325,8 @@ def are_equal(first: Any, other: Any) -> bool:
         return first.keys() == other.keys() and all(are_equal(first[name], other[name]) for name in first)
     if isinstance(first, numpy.ndarray) and first.dtype == object:
         return first.shape == other.shape and all(map(operator.is_, first.flat, other.flat))
-    same = first == other
-    return same if isinstance(same, bool) else bool(numpy.all(same))
+    equality = first == other
+    return equality if isinstance(equality, bool) else bool(numpy.all(equality))
 
 
 def are_alike(first: Any, other: Any, rounding: float) -> bool:
@@ -338,7 +338,7 @@ def are_alike(first: Any, other: Any, rounding: float) -> bool:
     return type(first) is type(other) and bool(first == other)
 
 
-#: Packages whose objects lead to everything that a process has.
+#: Packages whose objects are not opened, since they refer to most objects of a process.
 _MACHINERY = (
     "logging", "threading", "concurrent", "asyncio", "torch._dynamo", "torch._inductor", "torch.distributed",
     "_pytest",
@@ -364,7 +364,7 @@ def is_object(kind: type) -> bool:
 
 @lru_cache(maxsize=1024)
 def list_slots(kind: type) -> tuple[str, ...]:
-    """Return the names of the slots of a class; private ones as Python stores them."""
+    """Return the names of the slots of a class, and private names as Python mangles them."""
     names: list[str] = []
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
@@ -381,7 +381,7 @@ def list_attributes(container: Any) -> tuple[str, ...]:
 
 
 class NestMemo(dict[int, Nest]):
-    """The nests of the containers that were opened; ``parameters`` says whether parameters are leaves, too."""
+    """The nests of opened containers by their ids; ``parameters`` says whether parameters are leaves, too."""
 
     parameters = False
 
@@ -476,12 +476,12 @@ _open_object = _make_opener(_ObjectNest, _list_attribute_values)
 def _find_opener(kind: type) -> _Opener | None:
     if kind.__dictoffset__ != 0 and issubclass(kind, list | deque | dict) and kind not in _PLAIN_CONTAINERS:
         return _open_attributed
-    opener = next((opener for known, opener in _OPENERS if issubclass(kind, known)), None)
+    opener = next((opener for base, opener in _OPENERS if issubclass(kind, base)), None)
     return opener or (_open_object if is_object(kind) else None)
 
 
 def flatten(value: Any, *, parameters: bool = False) -> tuple[list[Tensor], Nest]:
-    """Return the tensors of a value and its nest; parameters are left in the nest, unless they are wanted."""
+    """Return the tensors of a value and its nest; ``parameters`` says whether parameters count as tensors."""
     memo, leaves = NestMemo(), list[Tensor]()
     memo.parameters = parameters
     return leaves, open_nest(value, leaves, memo)
@@ -506,7 +506,7 @@ def list_opaque(value: Any) -> tuple[Any, ...]:
 def fill(nest: Nest, leaves: Iterable[Any], *, fresh: bool = True) -> Any:
     """Return the value of a nest with other tensors, in new containers or in its own.
 
-    Gradients may stand for tensors, of which some are None.
+    The leaves may be gradients, some of which are None.
     """
     return nest.fill(iter(leaves), {}, fresh)
 
@@ -517,7 +517,7 @@ def list_leaves(value: Any) -> list[Tensor]:
 
 
 def map_leaves(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return a value in new containers, with each tensor replaced by what ``change`` returns for it."""
+    """Return a value in new containers, with each tensor replaced by ``change(tensor)``."""
     leaves, nest = flatten(value)
     return fill(nest, map(change, leaves))
 
@@ -527,7 +527,7 @@ def stack(values: Sequence[Any]) -> Any:
     if values[0].__class__ is Tensor:
         return torch.stack(list(values))
     flat = [flatten(value) for value in values]
-    return fill(flat[0][1], [torch.stack(some) for some in zip(*(leaves for leaves, _ in flat), strict=True)])
+    return fill(flat[0][1], [torch.stack(group) for group in zip(*(leaves for leaves, _ in flat), strict=True)])
 
 
 def is_differentiable(tensor: Tensor) -> bool:
@@ -541,17 +541,17 @@ def count_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Return whether the numbers of a tensor lie in memory: not if its storage was taken away, as by FSDP."""
+    """Return whether the numbers of a tensor lie in memory. They do not if FSDP, for example, freed them."""
     if tensor.layout is not torch.strided or tensor._is_zerotensor():
         return False
     if tensor.__class__ is not Tensor:
-        # Of a DTensor, the memory is that of its local part.
+        # The memory of a DTensor is the memory of its local part.
         tensor = getattr(tensor, "_local_tensor", tensor)
     return tensor.numel() == 0 or tensor.is_meta or tensor.untyped_storage().nbytes() > 0
 
 
 def compact(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor if it is a part of a larger one that it would keep alive, else itself."""
+    """Return a copy of a tensor that would keep a larger storage alive; return other tensors themselves."""
     storage_bytes = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
     return tensor.clone() if storage_bytes > tensor.numel() * tensor.element_size() else tensor
 

@@ -1,4 +1,4 @@
-"""Places: where a step can keep something from one step to the next.
+"""Places: where a step can keep a value for later steps.
 
 A *holder* is an object with content of its own: the attributes of a module or an object, a variable of an
 enclosing function, the globals that a function names, a list, an array, a random generator, the numbers of a
@@ -35,14 +35,14 @@ class Holder:
     """An object with content of its own; ``name`` is how a user would write it, ``owner`` is the object."""
 
     __slots__ = ("name", "owner")
-    #: Whether all of its content is one value, which a place without a key stands for.
+    #: Whether all of its content is one value. Its only place then has the key None.
     is_whole = True
 
     def __init__(self, name: str, owner: Any) -> None:
         self.name, self.owner = name, owner
 
     def read(self) -> Any:
-        """Return the present content."""
+        """Return the current content."""
         raise NotImplementedError
 
     def write(self, content: Any) -> None:
@@ -58,7 +58,7 @@ class Holder:
         return self.owner
 
     def set(self, key: Any, value: Any) -> None:
-        """Set the value of a name. Containers were filled in place already."""
+        """Set the value of a name. Containers need nothing here, since they were filled in place already."""
 
     def describe(self, key: Any) -> str:
         """Return a name as a user would write it."""
@@ -98,8 +98,8 @@ class AttributeHolder(NamedHolder):
     Arguments:
         name: how a user would write the object.
         owner: the dict.
-        without: names that do not count.
-        only: the only names that count; None for all.
+        without: names that are left out.
+        only: the only names that are included; None for all.
     """
 
     __slots__ = ("only", "without")
@@ -142,7 +142,7 @@ class SlotHolder(NamedHolder):
 
 
 class ClassHolder(NamedHolder):
-    """The attributes of a class, methods included; of a class of a library, those that a function names."""
+    """The attributes of a class, including methods; ``only`` limits them, for the classes of libraries."""
 
     __slots__ = ("only",)
 
@@ -255,9 +255,9 @@ class ParameterHookHolder(Holder):
 
 
 class CacheHolder(Holder):
-    """What ``functools.lru_cache`` keeps. It is no part of the state, as equal arguments give equal results.
+    """A ``functools.lru_cache``. It is no part of the state, since equal arguments give equal results.
 
-    What the trial left there is dropped, so that random numbers are drawn as in a plain loop.
+    Results that the trial cached are dropped, so that random numbers are drawn as in a plain loop.
     """
 
     __slots__ = ()
@@ -272,9 +272,9 @@ class CacheHolder(Holder):
         return ()
 
     def list_tensors(self) -> list[Tensor]:
-        """Return the differentiable tensors among the results that it keeps."""
-        kept = (list_leaves(value) for value in gc.get_referents(self.owner) if not callable(value))
-        return [leaf for leaves in kept for leaf in leaves if is_differentiable(leaf)]
+        """Return the differentiable tensors among the cached results."""
+        results = (list_leaves(value) for value in gc.get_referents(self.owner) if not callable(value))
+        return [leaf for leaves in results for leaf in leaves if is_differentiable(leaf)]
 
 
 class IteratorHolder(Holder):
@@ -298,7 +298,7 @@ class IteratorHolder(Holder):
 
 
 def _find_position(iterator: Any, depth: int = 4) -> Any:
-    """Return a value that changes whenever the iterator moves, as far as Python shows that."""
+    """Return a value that changes whenever the iterator moves, as far as Python can tell."""
     if isinstance(iterator, GeneratorType):
         frame = iterator.gi_frame
         return None if frame is None else (frame.f_lasti, repr(frame.f_locals)[:200])
@@ -385,7 +385,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """How a user would write it."""
+        """The name of the place, as a user would write it."""
         return self.holder.describe(self.key)
 
     @property
@@ -398,7 +398,7 @@ class Place:
         return self.holder.get(self.key)
 
     def set(self, value: Any) -> None:
-        """Set the value, of which containers were filled already."""
+        """Set the value, whose containers were filled already."""
         self.holder.set(self.key, value)
 
     def __eq__(self, other: object) -> bool:
@@ -415,8 +415,8 @@ class Place:
 def join_names(places: Sequence[Place], limit: int = 3) -> str:
     """Return the names of places as text."""
     names = list(dict.fromkeys(place.name for place in places))
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    omitted_count = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {omitted_count} more" if omitted_count > 0 else "")
 
 
 def has_graph(tensor: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Finds everything that a cell and its losses can reach, and takes snapshots of it.
 
-A *reach* has all holders and tensors. A *snapshot* has the content of all holders at one moment, by reference:
-it is quick to take, two of them are quickly compared, and it can be restored.
+A *reach* has all holders and tensors. A *snapshot* has the content of all holders at one moment, by reference.
+Snapshots are quick to take and to compare, and they can be restored.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from ckptplan.torch.state.places import (
     has_graph,
 )
 
-#: The most holders, and the most elements of a container, that are looked at.
+#: The most holders, and the most elements of a container, that are visited.
 _MAX_HOLDERS, _MAX_ELEMENTS = 4096, 4096
-#: Bytes of buffers that are copied before a first call, so that what steps write in place can be undone.
+#: Bytes of buffers that are copied before a first call, so that writes in place can be undone.
 MAX_SNAPSHOT_BYTES = 2**26
-#: Bytes up to which a tensor has its numbers compared, and the bytes of all such tensors: PyTorch does not
-#: count the writes of running statistics, of ``tensor.data`` and of numpy.
+#: The most bytes of a tensor whose numbers are compared, and of all such tensors. The versions of PyTorch miss
+#: writes into running statistics, writes through ``tensor.data`` and writes by numpy.
 _SMALL_BYTES, _MAX_SMALL_BYTES = 2**16, 2**20
 #: The attributes that PyTorch keeps in every module.
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
-#: What PyTorch's compiler notes on a parameter.
-_COMPILER_NOTES = frozenset({"_dynamo_static_input_type"})
+#: The attributes that PyTorch's compiler sets on a parameter.
+_COMPILER_ATTRIBUTES = frozenset({"_dynamo_static_input_type"})
 _MODULE_HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith("_hooks"))
 #: Where PyTorch keeps the hooks of all modules.
 _GLOBAL_HOOKS = {
@@ -86,12 +86,12 @@ GENERATORS = (torch.Generator, random.Random, numpy.random.RandomState, numpy.ra
 
 @dataclass
 class Snapshot:
-    """The content of all holders at one moment; of tensors, their versions, and some digests and copies."""
+    """The content of all holders at one moment, with the versions, some digests and some copies of tensors."""
 
     contents: list[Any]
     versions: list[int]
     digests: dict[int, Any]
-    #: Copies of tensors by their numbers, where what steps write may have to be undone.
+    #: Copies of tensors by their numbers, to undo what steps wrote in place.
     copies: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -112,12 +112,12 @@ class Reach:
     def take_snapshot(
         self, *, all_digests: bool = False, copied_bytes: int = 0, copies_large: bool = False
     ) -> Snapshot:
-        """Return a snapshot of the present content.
+        """Return a snapshot of the current content.
 
         Arguments:
             all_digests: whether it has the digests of all tensors, or only of small ones that are no
                 parameters.
-            copied_bytes: bytes of small parameters that it may copy beside other tensors; 0 for no copies.
+            copied_bytes: bytes of small parameters that it may copy besides other tensors; 0 for no copies.
             copies_large: whether it may copy large tensors that are no buffers, too.
         """
         contents = [holder.read() for holder in self.holders]
@@ -140,17 +140,17 @@ class Reach:
         return self._list_states(_SMALL_BYTES)
 
     def _list_states(self, largest: int) -> list[int]:
-        """Return the buffers, and other tensors up to a size that are no parameters, as far as they fit."""
+        """Return the numbers of buffers, and of other non-parameters up to ``largest`` bytes, that fit."""
         buffers = {id(buffer) for module in self.modules for buffer in module.buffers(recurse=False)}
-        present = [(number, tensor) for number, tensor in enumerate(self.tensors) if has_memory(tensor)]
-        own = [number for number, tensor in present if id(tensor) in buffers]
-        others = [
+        in_memory = [(number, tensor) for number, tensor in enumerate(self.tensors) if has_memory(tensor)]
+        in_buffers = [number for number, tensor in in_memory if id(tensor) in buffers]
+        no_buffers = [
             number
-            for number, tensor in present
+            for number, tensor in in_memory
             if not (id(tensor) in buffers or isinstance(tensor, torch.nn.Parameter))
             and _size(tensor) <= largest
         ]
-        return [*self._choose(MAX_SNAPSHOT_BYTES, own), *self._choose(MAX_SNAPSHOT_BYTES, others)]
+        return [*self._choose(MAX_SNAPSHOT_BYTES, in_buffers), *self._choose(MAX_SNAPSHOT_BYTES, no_buffers)]
 
     @cached_property
     def _small_parameters(self) -> list[int]:
@@ -170,7 +170,7 @@ class Reach:
         return self._choose(_MAX_SMALL_BYTES, small)
 
     def _choose(self, limit: int, numbers: Iterable[int]) -> list[int]:
-        """Return as many tensors as fit into a limit of bytes, the smallest first."""
+        """Return the numbers of as many tensors as fit into a limit of bytes, the smallest first."""
         chosen = []
         for number in sorted(numbers, key=lambda candidate: _size(self.tensors[candidate])):
             limit -= _size(self.tensors[number])
@@ -198,14 +198,14 @@ class Reach:
         return Place(ContentHolder(self.names[number], self.tensors[number]))
 
     def restore(self, snapshot: Snapshot) -> list[str]:
-        """Restore a snapshot; return the names of tensors that were written and of which it has no copy."""
+        """Restore a snapshot; return the names of written tensors of which the snapshot has no copy."""
         for holder, old in zip(self.holders, snapshot.contents, strict=True):
-            now = holder.read()
-            if holder.list_changes(old, now) or (isinstance(holder, CacheHolder) and now != old):
+            content = holder.read()
+            if holder.list_changes(old, content) or (isinstance(holder, CacheHolder) and content != old):
                 holder.write(old)
-        present = self.take_snapshot(all_digests=bool(snapshot.copies))
+        current = self.take_snapshot(all_digests=bool(snapshot.copies))
         missing = []
-        for number in self.list_written(snapshot, present):
+        for number in self.list_written(snapshot, current):
             tensor = self.tensors[number]
             if number not in snapshot.copies:
                 missing.append(self.names[number])
@@ -302,29 +302,29 @@ def _visit_tensor(reach: Reach, name: str, value: Tensor, place: Place | None) -
     reach.places[id(value)] = [] if place is None else [place]
     if isinstance(value, torch.nn.Parameter):
         reach.holders.append(ParameterHookHolder(name, value))
-        return _add(reach, AttributeHolder(name, vars(value), without=_COMPILER_NOTES))
+        return _add(reach, AttributeHolder(name, vars(value), without=_COMPILER_ATTRIBUTES))
     return ()
 
 
 def _visit_module(reach: Reach, name: str, value: torch.nn.Module, place: Place | None) -> _Waiting:
     reach.modules.append(value)
-    own = vars(value)
-    waiting = list(_add(reach, AttributeHolder(name, own, without=_MODULE_INTERNALS)))
+    attributes = vars(value)
+    waiting = list(_add(reach, AttributeHolder(name, attributes, without=_MODULE_INTERNALS)))
     for part in ("_parameters", "_buffers", "_modules"):
-        if isinstance(own.get(part), dict):
-            waiting += _add(reach, AttributeHolder(name, own[part]))
+        if isinstance(attributes.get(part), dict):
+            waiting += _add(reach, AttributeHolder(name, attributes[part]))
     if isinstance(value, torch.jit.ScriptModule):
         named = (*value.named_parameters(), *value.named_buffers())
         waiting += [(f"{name}.{path}", tensor, None) for path, tensor in named]
     for part in _MODULE_HOOKS:
-        if isinstance(own.get(part), dict):
-            reach.holders.append(ContainerHolder(f"{name}.{part}", own[part]))
-            waiting += [(f"a hook of {name}", hook, None) for hook in own[part].values()]
+        if isinstance(attributes.get(part), dict):
+            reach.holders.append(ContainerHolder(f"{name}.{part}", attributes[part]))
+            waiting += [(f"a hook of {name}", hook, None) for hook in attributes[part].values()]
     return [*waiting, (type(value).__name__, type(value), None)]
 
 
 def _visit_function(reach: Reach, name: str, value: FunctionType, place: Place | None) -> _Waiting:
-    # Of a compiled function, visit the one that was compiled.
+    # Visit the original function of a compiled one.
     if (original := vars(value).get("_torchdynamo_orig_callable")) is not None:
         return [(name, original, place)]
     variables = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
@@ -345,9 +345,9 @@ def _visit_function(reach: Reach, name: str, value: FunctionType, place: Place |
 
 def _visit_globals(reach: Reach, function: FunctionType) -> _Waiting:
     """Visit the globals that a function names, and the attributes that it names of modules and classes."""
-    names, own = _list_names(function.__code__), function.__globals__
+    names, variables = _list_names(function.__code__), function.__globals__
     # Names that a step may set need not exist yet.
-    waiting = list(_add(reach, AttributeHolder("", own, only=_list_globals(function.__code__))))
+    waiting = list(_add(reach, AttributeHolder("", variables, only=_list_globals(function.__code__))))
     for name, value, _ in waiting[:]:
         if isinstance(value, ModuleType):
             waiting += _visit_named(reach, name, value, names)
@@ -362,7 +362,7 @@ def _visit_globals(reach: Reach, function: FunctionType) -> _Waiting:
     for name in _list_imports(function.__code__):
         if name in sys.modules and is_user_code(name):
             waiting += _visit_named(reach, name, sys.modules[name], names)
-    # What a function names of a module was visited.
+    # The attributes of modules that the function names were visited above.
     return [pair for pair in waiting if _is_users(pair[1]) and not isinstance(pair[1], ModuleType)]
 
 
@@ -391,7 +391,7 @@ def is_user_code(module: str | None) -> bool:
 
 @lru_cache(maxsize=4096)
 def _list_names(code: CodeType) -> tuple[str, ...]:
-    """Return the names that code may look up as globals or attributes, functions within it included."""
+    """Return the names that code may look up as globals or attributes, including functions within it."""
     inner = (
         name for constant in code.co_consts if isinstance(constant, CodeType) for name in _list_names(constant)
     )
@@ -400,28 +400,28 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _list_globals(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals that code reads or sets, functions within it included."""
-    own = [
+    """Return the names of globals that code reads or sets, including functions within it."""
+    direct = [
         instruction.argval
         for instruction in dis.get_instructions(code)
         if instruction.opname.endswith(("_GLOBAL", "_NAME"))
     ]
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return tuple(dict.fromkeys((*own, *(name for constant in inner for name in _list_globals(constant)))))
+    return tuple(dict.fromkeys((*direct, *(name for constant in inner for name in _list_globals(constant)))))
 
 
 @lru_cache(maxsize=4096)
 def _list_imports(code: CodeType) -> tuple[str, ...]:
-    """Return the names of modules that code imports, functions within it included."""
-    own = [
+    """Return the names of modules that code imports, including functions within it."""
+    direct = [
         instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "IMPORT_NAME"
     ]
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return tuple(dict.fromkeys((*own, *(name for constant in inner for name in _list_imports(constant)))))
+    return tuple(dict.fromkeys((*direct, *(name for constant in inner for name in _list_imports(constant)))))
 
 
 def _visit_imported(reach: Reach, name: str, value: ModuleType, place: Place | None) -> _Waiting:
-    """Visit a module of a user that is an object like others, in a variable or a container."""
+    """Visit a module of a user that a variable or a container holds."""
     if not is_user_code(value.__name__):
         return ()
     without = frozenset(key for key in vars(value) if key.startswith("__"))
@@ -439,8 +439,8 @@ def _visit_partial(reach: Reach, name: str, value: Any, place: Place | None) -> 
         value.__setstate__((value.func, args, value.keywords, vars(value)))
 
     args = TupleHolder(f"the arguments of {name}", value, lambda: value.args, set_args)
-    own = [*_add(reach, args), *_add(reach, AttributeHolder(name, value.keywords))]
-    return [(name, value.func, None), *own, *_add(reach, AttributeHolder(name, vars(value)))]
+    arguments = [*_add(reach, args), *_add(reach, AttributeHolder(name, value.keywords))]
+    return [(name, value.func, None), *arguments, *_add(reach, AttributeHolder(name, vars(value)))]
 
 
 def _visit_object(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
@@ -546,8 +546,8 @@ _VISITORS: tuple[tuple[Any, Any], ...] = (
 @lru_cache(maxsize=4096)
 def _find_visitor(kind: type) -> Any:
     """Return the function that visits objects of a kind, None if these hold nothing."""
-    for known, visit in _VISITORS:
-        if issubclass(kind, known):
+    for base, visit in _VISITORS:
+        if issubclass(kind, base):
             return visit
     if find_copy_kind(kind) is not None:
         return _visit_copied

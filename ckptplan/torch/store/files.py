@@ -1,7 +1,7 @@
 """Stores remote checkpoints in files, by way of buffers in host memory.
 
 If a plan's transfers overlap compute, one thread writes files and one reads them, a message as soon as it is
-announced. Each direction then has at most as many states on their way as its largest message has: those that
+announced. Each direction then transfers at most as many states at a time as its largest message has, which
 docs/equations.md counts. Otherwise compute waits for each transfer. States on the host go to files as they are
 and are read into new memory, without a copy by the thread that computes.
 """
@@ -23,16 +23,16 @@ from ckptplan.torch.store.store import TensorStore, check_unchanged
 
 
 @dataclass(frozen=True)
-class _Filed:
-    """The leaves of a state in a file, once they are written."""
+class _FileEntry:
+    """The file of a state, the layouts of its leaves, and the write of the file if it may be in progress."""
 
     file: int
     layouts: Layouts
     written: Future[None] | None = None
 
 
-class FileStore(TensorStore[_Filed]):
-    """Keeps checkpoints in files, which are used again, ``ahead`` of need and beside compute if asked for.
+class FileStore(TensorStore[_FileEntry]):
+    """Keeps checkpoints in files that are reused. With ``ahead``, transfers run early and overlap compute.
 
     Raises InputError, also for a write that was begun earlier.
     """
@@ -43,16 +43,16 @@ class FileStore(TensorStore[_Filed]):
         self._copies = make_copies(device, overlaps=ahead)
         self._free: list[int] = []
         self._out, self._in = (BufferPool(pinned=True) for _ in range(2))
-        #: Writes and reads in progress, with what they are from and to.
+        #: Writes and reads in progress, with their buffers.
         self._writing: deque[tuple[Future[None], Buffer]] = deque()
         self._reading: dict[int, tuple[Future[None], Buffer]] = {}
         self._writer = ThreadPoolExecutor(1, "ckptplan-write")
         self._reader = ThreadPoolExecutor(1, "ckptplan-read")
 
-    def _write(self, state: int, leaves: Sequence[Tensor], together: int) -> _Filed:
+    def _write(self, state: int, leaves: Sequence[Tensor], message_size: int) -> _FileEntry:
         layouts = tuple(map(LeafLayout.of, leaves))
-        file = self._free.pop() if self._free else len(self._kept)
-        while self._writing and (self._writing[0][0].done() or len(self._writing) >= together):
+        file = self._free.pop() if self._free else len(self._stored)
+        while self._writing and (self._writing[0][0].done() or len(self._writing) >= message_size):
             job, buffer = self._writing.popleft()
             job.result()
             self._give_back(self._out, buffer)
@@ -64,17 +64,17 @@ class FileStore(TensorStore[_Filed]):
         if not self.fetches_ahead:
             self._files.write(file, buffer.wait())
             self._give_back(self._out, buffer)
-            return _Filed(file, layouts)
+            return _FileEntry(file, layouts)
         job = self._writer.submit(self._fill, file, buffer, state, read_versions(buffer.leaves))
         self._writing.append((job, buffer))
-        return _Filed(file, layouts, job)
+        return _FileEntry(file, layouts, job)
 
     def _fill(self, file: int, buffer: Buffer, state: int, versions: Sequence[int]) -> None:
         self._files.write(file, buffer.wait())
         check_unchanged(state, buffer.leaves, versions)
 
     def _take_empty(self, layouts: Layouts) -> Buffer:
-        """Return what a state is read into: on the host the state itself."""
+        """Return a buffer for reading a state. On the host, its leaves become the state itself."""
         return self._in.take(layouts) if self._on_device else Buffer.allocate(layouts, pinned=False)
 
     def _give_back(self, pool: BufferPool, buffer: Buffer) -> None:
@@ -82,39 +82,39 @@ class FileStore(TensorStore[_Filed]):
             pool.give(buffer)
 
     def expect(self, states: tuple[int, ...]) -> None:
-        """Begin to read the states of a message that are there, no more at a time than it has."""
+        """Begin to read the stored states of a message, and at most as many at a time as the message has."""
         for state in states if self.fetches_ahead else ():
-            if state in self._kept and state not in self._reading and len(self._reading) < len(states):
-                filed = self._kept[state][0]
-                buffer = self._take_empty(filed.layouts)
-                self._reading[state] = self._reader.submit(self._fetch, filed, buffer), buffer
+            if state in self._stored and state not in self._reading and len(self._reading) < len(states):
+                entry = self._stored[state][0]
+                buffer = self._take_empty(entry.layouts)
+                self._reading[state] = self._reader.submit(self._fetch, entry, buffer), buffer
 
-    def _fetch(self, filed: _Filed, buffer: Buffer) -> None:
-        if filed.written is not None:
-            filed.written.result()
-        self._files.read(filed.file, buffer.wait())
+    def _fetch(self, entry: _FileEntry, buffer: Buffer) -> None:
+        if entry.written is not None:
+            entry.written.result()
+        self._files.read(entry.file, buffer.wait())
 
-    def _read(self, state: int, kept: _Filed) -> Sequence[Tensor]:
+    def _read(self, state: int, entry: _FileEntry) -> Sequence[Tensor]:
         if state in self._reading:
             job, buffer = self._reading.pop(state)
             job.result()
         else:
-            buffer = self._take_empty(kept.layouts)
-            self._fetch(kept, buffer)
+            buffer = self._take_empty(entry.layouts)
+            self._fetch(entry, buffer)
         if not self._on_device:
             return buffer.leaves
         leaves = self._copies.arrive(self._copies.read(buffer))
         self._give_back(self._in, buffer)
         return leaves
 
-    def _release(self, state: int, kept: _Filed) -> None:
+    def _release(self, state: int, entry: _FileEntry) -> None:
         if state in self._reading:
-            # Announced, and not needed after all: what is written there next must not meet the read.
+            # Announced, but not needed. The read must end before another state is written to the file.
             job, buffer = self._reading.pop(state)
             job.result()
             self._give_back(self._in, buffer)
-        # What is written there next is written later: there is one writer.
-        self._free.append(kept.file)
+        # Another state can use the file at once, since the only writer thread writes in order.
+        self._free.append(entry.file)
 
     def close(self) -> None:
         """Delete all checkpoints, and end the threads."""
@@ -129,7 +129,7 @@ class FileStore(TensorStore[_Filed]):
 
 
 def _close_gaps(leaf: Tensor, layout: LeafLayout) -> Tensor:
-    """Return a leaf, or a copy in host memory without gaps whose values are as they read.
+    """Return a leaf, or a copy of its values in host memory without gaps, conjugation or negation.
 
     A view of a larger storage, which would stay alive until it is written, is copied, too.
     """

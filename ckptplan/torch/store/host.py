@@ -22,7 +22,7 @@ from ckptplan.torch.store.store import TensorStore
 
 
 class LeafLayout(NamedTuple):
-    """Where the elements of a leaf lie."""
+    """The shape, the strides, the data type and the device of a leaf."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -31,7 +31,7 @@ class LeafLayout(NamedTuple):
 
     @classmethod
     def of(cls, leaf: Tensor) -> LeafLayout:
-        """Return the layout of a copy without gaps; the order of the axes stays, if there are none."""
+        """Return the layout of a copy without gaps. A leaf without gaps keeps the order of its axes."""
         return cls(leaf.shape, torch.empty_like(leaf, device="meta").stride(), leaf.dtype, leaf.device)
 
 
@@ -81,10 +81,10 @@ class BufferPool:
 
     def take(self, layouts: Layouts) -> Buffer:
         """Return a buffer that is not in use."""
-        same = next((buffer for buffer in self._free if buffer.layouts == layouts), None)
-        if same is not None:
-            self._free.remove(same)
-            return same
+        fitting = next((buffer for buffer in self._free if buffer.layouts == layouts), None)
+        if fitting is not None:
+            self._free.remove(fitting)
+            return fitting
         if self._free:
             self._free.pop()
             self.count -= 1
@@ -100,10 +100,10 @@ class Copies:
     """Copies between states and buffers, at once."""
 
     def write(self, leaves: Sequence[Tensor], buffer: Buffer) -> None:
-        """Copy a state to a buffer, which is free."""
+        """Copy a state to a free buffer."""
         with torch.no_grad():
-            for kept, leaf in zip(buffer.leaves, leaves, strict=True):
-                kept.copy_(leaf)
+            for target, leaf in zip(buffer.leaves, leaves, strict=True):
+                target.copy_(leaf)
 
     def read(self, buffer: Buffer) -> Sequence[Tensor]:
         """Begin to copy a state to its devices when the buffer has been written."""
@@ -111,7 +111,7 @@ class Copies:
         return tuple(leaf.to(layout.device, copy=True) for leaf, layout in pairs)
 
     def arrive(self, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Make compute wait for a state, the latest one that was read."""
+        """Make compute wait for the state that was read last."""
         return leaves
 
     def finish(self) -> None:
@@ -122,7 +122,7 @@ class _StreamCopies(Copies):
     """Copies between a CUDA device and pinned buffers, in a stream for each direction."""
 
     def __init__(self, device: torch.device, *, overlaps: bool) -> None:
-        # "cuda" means whatever device is the present one, now and later.
+        # "cuda" without a number means the current device, which may change.
         self.device, self.overlaps = torch.device("cuda", number_device(device)), overlaps
         self.writes, self.reads = _streams(self.device)
         self._written: torch.cuda.Event | None = None
@@ -137,8 +137,8 @@ class _StreamCopies(Copies):
         if buffer.copied is not None:
             self.writes.wait_event(buffer.copied)
         with torch.no_grad(), torch.cuda.stream(self.writes):
-            for kept, leaf in zip(buffer.leaves, leaves, strict=True):
-                kept.copy_(leaf, non_blocking=True)
+            for target, leaf in zip(buffer.leaves, leaves, strict=True):
+                target.copy_(leaf, non_blocking=True)
                 if leaf.is_cuda:
                     # The state may be released before the copy is done.
                     leaf.record_stream(self.writes)
@@ -183,7 +183,7 @@ def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream
 
 
 def make_copies(device: torch.device, *, overlaps: bool) -> Copies:
-    """Return what copies states of a device to buffers and back."""
+    """Return the object that copies states of a device to buffers and back."""
     return _StreamCopies(device, overlaps=overlaps) if device.type == "cuda" else Copies()
 
 
@@ -204,25 +204,25 @@ class HostStore(TensorStore[Buffer]):
         return self._pool.count
 
     def expect(self, states: tuple[int, ...]) -> None:
-        if self.fetches_ahead and self._fetched is None and states[0] in self._kept:
-            self._fetched = states[0], self._copies.read(self._kept[states[0]][0])
+        if self.fetches_ahead and self._fetched is None and states[0] in self._stored:
+            self._fetched = states[0], self._copies.read(self._stored[states[0]][0])
 
-    def _write(self, state: int, leaves: Sequence[Tensor], together: int) -> Buffer:
+    def _write(self, state: int, leaves: Sequence[Tensor], message_size: int) -> Buffer:
         buffer = self._pool.take(tuple(map(LeafLayout.of, leaves)))
         self._copies.write(leaves, buffer)
         return buffer
 
-    def _read(self, state: int, kept: Buffer) -> Sequence[Tensor]:
+    def _read(self, state: int, buffer: Buffer) -> Sequence[Tensor]:
         fetched, self._fetched = self._fetched, None
         if fetched is not None and fetched[0] == state:
             return self._copies.arrive(fetched[1])
-        return self._copies.arrive(self._copies.read(kept))
+        return self._copies.arrive(self._copies.read(buffer))
 
-    def _release(self, state: int, kept: Buffer) -> None:
+    def _release(self, state: int, buffer: Buffer) -> None:
         if self._fetched is not None and self._fetched[0] == state:
-            # Announced, and not needed after all.
+            # Announced, but not needed.
             self._fetched = None
-        self._pool.give(kept)
+        self._pool.give(buffer)
 
     def close(self) -> None:
         super().close()

@@ -1,4 +1,4 @@
-"""Off-chip memory for a call in PyTorch: the store that keeps checkpoints there, timed as a run will use it."""
+"""Off-chip memory for a call in PyTorch: makes stores for checkpoints, and times them as runs use them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ckptplan.torch.store.files import FileStore
 from ckptplan.torch.store.host import HostStore
 from ckptplan.torch.store.store import TensorStore
 
-#: Elements of the operation that computes beside a thread: small ones keep it waiting most.
+#: Elements of the operation that runs while a thread transfers. Small operations delay the thread most.
 _SMALL = 2**12
-#: Compute loses about so many times the handoff of each message that a thread moves.
-_TURNS = 3
+#: For each message that a thread moves, compute loses about the time of this many handoffs.
+_HANDOFFS = 3
 
 
 def find_links(
     place: OffloadPlace | None, *, state_bytes: int, steps: int, device: torch.device, local_bytes: int
 ) -> tuple[Link, ...]:
-    """Return how the states of T ``steps``, each of so many bytes, can use a place (``storage.place``).
+    """Return the ways to keep the states of a call in a place (see ``storage.place``).
 
     Arguments:
         place: the place; nothing moves if it is None.
         state_bytes: bytes of a state.
         steps: T.
-        device: where the call runs.
+        device: the device on which the call runs.
         local_bytes: the limit of the call.
     """
     if place is None:
@@ -46,18 +46,18 @@ def find_links(
         clock=partial(_time_states, device),
         runtime=f"torch on {device.type}",
     )
-    # A copy within host memory is compute's own work.
+    # The thread that computes does copies within host memory itself.
     threads = place.folder is not None or device.type == "cuda"
-    return tuple(replace(link, overlaps=threads and _pays_beside(link.rates)) for link in links)
+    return tuple(replace(link, overlaps=threads and _pays_in_threads(link.rates)) for link in links)
 
 
-def _pays_beside(rates: Rates) -> bool:
-    """Return whether moving a state and back takes longer than what compute loses to threads that do it."""
-    return rates.write + rates.read > 2 * _TURNS * rates.handoff
+def _pays_in_threads(rates: Rates) -> bool:
+    """Return whether moving a state and back takes longer than the delay of compute by threads."""
+    return rates.write + rates.read > 2 * _HANDOFFS * rates.handoff
 
 
 def time_place(folder: Path | None, *, state_bytes: int, states: int, device: torch.device) -> Link:
-    """Time a folder, or host memory, now, as stores use it for so many states at once. Raises InputError."""
+    """Time a folder, or host memory, now, as stores use it for ``states`` states at once. Raises InputError."""
     return places.time_now(
         folder,
         state_bytes=state_bytes,
@@ -68,7 +68,7 @@ def time_place(folder: Path | None, *, state_bytes: int, states: int, device: to
 
 
 def find_host_room(device: torch.device, local_bytes: int) -> int | None:
-    """Return the host memory that remote states may fill beside a call; None if the system does not tell."""
+    """Return the host memory that remote states may fill during a call; None if it is not known."""
     return find_cached_room(local_bytes if device.type == "cpu" else 0)
 
 
@@ -85,7 +85,7 @@ def make_store(
 def _time_states(
     device: torch.device, place: OffloadPlace, state_bytes: int, *, through: bool, most: int
 ) -> Rates:
-    """Time states that go to a place and come back, of at most so many, and threads beside small operations."""
+    """Time at most ``most`` states on their way to a place and back, and a thread during small operations."""
     state = [torch.ones(state_bytes, dtype=torch.uint8, device=device)]
 
     def move(action: Any, *given: Any) -> None:

@@ -22,7 +22,7 @@ def check_room_of(plan: Plan | Schedule, place: OffloadPlace | None) -> None:
 def make_remote_store(
     plan: Plan | Schedule, place: OffloadPlace | None, device: torch.device, *, is_observed: bool
 ) -> Store | None:
-    """Return what keeps the remote checkpoints of a plan; None if it has none.
+    """Return the store for the remote checkpoints of a plan; None if the plan has none.
 
     Arguments:
         plan: the plan.

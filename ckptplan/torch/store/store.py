@@ -14,7 +14,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.torch.state.nests import count_bytes, read_versions
 
-_Kept = TypeVar("_Kept")
+_Stored = TypeVar("_Stored")
 
 
 class Store(ABC):
@@ -29,8 +29,8 @@ class Store(ABC):
         """The bytes of the tensors that it keeps."""
 
     @abstractmethod
-    def put(self, number: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
-        """Keep a checkpoint, one of ``together`` that move in one message."""
+    def put(self, number: int, checkpoint: Checkpoint, *, message_size: int = 1) -> None:
+        """Keep a checkpoint, which moves in a message of ``message_size`` checkpoints."""
 
     @abstractmethod
     def get(self, number: int) -> Checkpoint:
@@ -61,7 +61,7 @@ class LocalStore(Store):
     def __iter__(self) -> Iterator[Checkpoint]:
         return iter(self._checkpoints.values())
 
-    def put(self, number: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
+    def put(self, number: int, checkpoint: Checkpoint, *, message_size: int = 1) -> None:
         self._checkpoints[number] = checkpoint
 
     def get(self, number: int) -> Checkpoint:
@@ -74,61 +74,61 @@ class LocalStore(Store):
         self._checkpoints.clear()
 
 
-class TensorStore(Store, Generic[_Kept]):
-    """Keeps the tensors of checkpoints elsewhere, and the rest of them here.
+class TensorStore(Store, Generic[_Stored]):
+    """Keeps the tensors of checkpoints elsewhere, and everything else of the checkpoints here.
 
     Subclasses say how tensors are written, read and released. A tensor that is in several places of a state
     moves once, and is one tensor again when it comes back.
     """
 
     def __init__(self) -> None:
-        #: Of each state: what is kept of its tensors, and their bytes; the checkpoint without them, and which
-        #: of them stands in each place, or the tensor itself.
-        self._kept: dict[int, tuple[_Kept, int]] = {}
-        self._rests: dict[int, tuple[Checkpoint, list[int | Tensor]]] = {}
+        #: For each state: its stored tensors and their bytes; the checkpoint without tensors, and for each leaf
+        #: the number of its stored tensor, or the tensor itself.
+        self._stored: dict[int, tuple[_Stored, int]] = {}
+        self._structures: dict[int, tuple[Checkpoint, list[int | Tensor]]] = {}
 
     @property
     def bytes(self) -> int:
-        return sum(size for _, size in self._kept.values())
+        return sum(size for _, size in self._stored.values())
 
-    def put(self, number: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
-        # Sparse tensors stay here: buffers have no room for them.
+    def put(self, number: int, checkpoint: Checkpoint, *, message_size: int = 1) -> None:
+        # Sparse tensors stay here, since buffers cannot hold them.
         unique = {id(leaf): leaf for leaf in checkpoint.leaves if leaf.layout is torch.strided}
         order = {key: place for place, key in enumerate(unique)}
-        self.keep(number, tuple(unique.values()), together=together)
+        self.keep(number, tuple(unique.values()), message_size=message_size)
         places = [order.get(id(leaf), leaf) for leaf in checkpoint.leaves]
-        self._rests[number] = replace(checkpoint, leaves=[], versions=[]), places
+        self._structures[number] = replace(checkpoint, leaves=[], versions=[]), places
 
     def get(self, number: int) -> Checkpoint:
-        checkpoint, places = self._rests[number]
+        checkpoint, places = self._structures[number]
         tensors = self.fetch(number)
         leaves = [place if isinstance(place, Tensor) else tensors[place] for place in places]
         return replace(checkpoint, leaves=leaves, versions=read_versions(leaves))
 
     def drop(self, number: int) -> None:
-        self._rests.pop(number, None)
-        self._release(number, self._kept.pop(number)[0])
+        self._structures.pop(number, None)
+        self._release(number, self._stored.pop(number)[0])
 
-    def keep(self, number: int, tensors: Sequence[Tensor], *, together: int = 1) -> None:
+    def keep(self, number: int, tensors: Sequence[Tensor], *, message_size: int = 1) -> None:
         """Keep the tensors of a state."""
-        kept = self._write(number, tensors, together)
-        self._kept[number] = kept, count_bytes(tensors)
+        stored = self._write(number, tensors, message_size)
+        self._stored[number] = stored, count_bytes(tensors)
 
     def fetch(self, number: int) -> Sequence[Tensor]:
         """Return the tensors of a state on the device."""
-        return self._read(number, self._kept[number][0])
+        return self._read(number, self._stored[number][0])
 
     @abstractmethod
-    def _write(self, number: int, tensors: Sequence[Tensor], together: int) -> _Kept: ...
+    def _write(self, number: int, tensors: Sequence[Tensor], message_size: int) -> _Stored: ...
 
     @abstractmethod
-    def _read(self, number: int, kept: _Kept) -> Sequence[Tensor]: ...
+    def _read(self, number: int, stored: _Stored) -> Sequence[Tensor]: ...
 
     @abstractmethod
-    def _release(self, number: int, kept: _Kept) -> None: ...
+    def _release(self, number: int, stored: _Stored) -> None: ...
 
     def close(self) -> None:
-        for number in tuple(self._kept):
+        for number in tuple(self._stored):
             self.drop(number)
 
 
@@ -138,5 +138,5 @@ def check_unchanged(number: int, tensors: Sequence[Tensor], versions: Sequence[i
         raise InputError(
             f"state {number} was changed in place while it was written, so that steps cannot run again from it",
             field="cell" if number else "state",
-            accepted="a cell that returns new tensors, and an initial state that is left alone",
+            accepted="a cell that returns new tensors, and an initial state that stays as it is",
         )

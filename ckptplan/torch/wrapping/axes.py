@@ -19,17 +19,17 @@ class AxisWatch:
     """The shapes of the latest calls of one wrapped module."""
 
     def __init__(self) -> None:
-        #: The calls of one time step in a row, of which all but the first carried the state on.
+        #: How many calls in a row had one time step and, except for the first, carried the state on.
         self._single, self._has_warned = 0, False
         self._sizes: deque[tuple[int, int]] = deque(maxlen=_CALLS)
 
     def watch(
         self, inputs: Sequence[Tensor], carries: Callable[[], bool], *, batch_first: bool = False
     ) -> None:
-        """Note the shape of a call with gradients, and warn once if it repeats a pattern of wrong axes.
+        """Store the shape of a call with gradients, and warn once if shapes repeat a pattern of wrong axes.
 
         Arguments:
-            inputs: the inputs; the first one counts.
+            inputs: the inputs, of which only the first is checked.
             carries: returns whether the call begins with a state that leads into the graph of an earlier call.
             batch_first: whether the second axis is time.
         """

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ckptplan.errors import InputError, quote_value
 from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.entry import as_entry
-from ckptplan.torch.fit.choose import Beside
+from ckptplan.torch.fit.choose import OtherSequences
 from ckptplan.torch.pieces.inputs import PieceInputs, reverse_each
 from ckptplan.torch.pieces.length import PieceRun, run_pieces
 from ckptplan.torch.run.call import Call
@@ -39,8 +39,8 @@ def is_layer(module: torch.nn.Module) -> bool:
 class LayerCell:
     """A cell whose step is a piece of a sequence: ``cell(state, rows) -> (state, outputs)``.
 
-    Rows are of shape (K, B, F); of packed sequences, they are pairs of rows (N, F) and batch sizes. States keep
-    all B sequences, also those that have ended, or have not begun.
+    Rows are of shape (K, B, F); for packed sequences, they are pairs of rows (N, F) and batch sizes. States
+    keep all B sequences, also those that have ended, or have not begun.
 
     Arguments:
         kernel: the name of the kernel in PyTorch: LSTM, GRU, RNN_TANH or RNN_RELU.
@@ -49,7 +49,7 @@ class LayerCell:
         dropout: the dropout between layers, 0 if it is not in force.
         training: the mode of the layers.
         backwards: whether time runs from the end to the beginning.
-        has_outputs: whether it returns outputs beside the state.
+        has_outputs: whether it returns outputs besides the state.
     """
 
     kernel: str
@@ -72,8 +72,8 @@ class LayerCell:
         data, sizes = rows
         batch, active = state[0].shape[1], int(sizes[0])
         order = reverse_each(sizes).to(data.device) if self.backwards else None
-        given = tuple(part[:, :active] for part in state)
-        outputs, after = self._run_layers(data if order is None else data[order], sizes, given)
+        active_state = tuple(part[:, :active] for part in state)
+        outputs, after = self._run_layers(data if order is None else data[order], sizes, active_state)
         if active < batch:
             pairs = zip(after, state, strict=True)
             after = tuple(torch.cat((new.to(old.dtype), old[:, active:]), 1) for new, old in pairs)
@@ -88,8 +88,8 @@ class LayerCell:
         for number, weights in enumerate(self.weights):
             if number:
                 data = torch.nn.functional.dropout(data, self.dropout, training=True)
-            own = tuple(part[number : number + 1] for part in state)
-            data, end = self._call_kernel(data, sizes, own, [weights])
+            layer_state = tuple(part[number : number + 1] for part in state)
+            data, end = self._call_kernel(data, sizes, layer_state, [weights])
             ends.append(end)
         return data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
@@ -103,8 +103,8 @@ class LayerCell:
         flat = [weight for layer in weights for weight in layer]
         settings = (flat, self.bias, len(weights), 0.0, self.training, False)
         # The last argument of a sequence that is not packed is batch_first.
-        given = (data, hidden, *settings, False) if sizes is None else (data, sizes, hidden, *settings)
-        outputs, *end = kernel(*given)
+        arguments = (data, hidden, *settings, False) if sizes is None else (data, sizes, hidden, *settings)
+        outputs, *end = kernel(*arguments)
         return outputs, tuple(end)
 
 
@@ -113,8 +113,8 @@ class LayerSequence(Wrapped):
 
     A step of the plan is a piece of the sequence. Without gradients, the wrapped layers run as they are.
 
-    Dropout between layers draws its masks piece by piece: other numbers than the wrapped layers draw from the
-    same seed, and the same numbers when a piece runs again.
+    Dropout between layers draws its masks piece by piece. The masks differ from those that the wrapped layers
+    draw from the same seed, but they are the same when a piece runs again.
 
     Arguments:
         net: the layers.
@@ -138,7 +138,7 @@ class LayerSequence(Wrapped):
             raise InputError(
                 f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
                 field="net",
-                accepted="torch.nn.LSTM, GRU or RNN; what else a subclass does, in a module around it",
+                accepted="torch.nn.LSTM, GRU or RNN; move the code of a subclass into a module around it",
             )
         if piece is not None:
             check_count("piece", piece)
@@ -166,15 +166,15 @@ class LayerSequence(Wrapped):
         if not torch.is_grad_enabled() or not data.numel():
             outputs, final = net(input, hx)
             return outputs if self._outputs == "all" else take_last(outputs, net.batch_first), final
-        # The layers' own call runs hooks, and computes weights that are computed, once.
+        # The call of the layers runs hooks, and computes parametrized weights, once.
         with torch.nn.utils.parametrize.cached():
-            net.forward = self._answer
+            net.forward = self._forward_pieces
             try:
                 return net(input, hx)  # type: ignore[no-any-return]
             finally:
                 del net.forward
 
-    def _answer(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
+    def _forward_pieces(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
         if isinstance(input, PackedSequence):
             state = self._begin(input.data, int(input.batch_sizes[0]), hx, input.sorted_indices)
             self.net.check_forward_args(input.data, self._pack(state), input.batch_sizes)
@@ -186,7 +186,7 @@ class LayerSequence(Wrapped):
             return PackedSequence(outputs, input.batch_sizes, input.sorted_indices, order), hidden
         parts = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
         if input.dim() not in (2, 3) or any(part.dim() != input.dim() for part in parts):
-            # It raises the error of PyTorch.
+            # This raises the error of PyTorch.
             return type(self.net).forward(self.net, input, hx)  # type: ignore[no-any-return]
         net, has_batch = self.net, input.dim() == 3
         is_batch_first = net.batch_first and has_batch
@@ -201,8 +201,8 @@ class LayerSequence(Wrapped):
         outputs, final = self._run_layers(data, state, None)
         if not has_batch:
             return outputs.squeeze(-2), self._pack(tuple(part.squeeze(1) for part in final))
-        is_turned = is_batch_first and self._outputs == "all"
-        return outputs.transpose(0, 1) if is_turned else outputs, self._pack(final)
+        is_transposed = is_batch_first and self._outputs == "all"
+        return outputs.transpose(0, 1) if is_transposed else outputs, self._pack(final)
 
     def _begin(self, data: Tensor, batch: int, hx: Any, order: Tensor | None) -> Hidden:
         """Return the hidden state with which a call begins."""
@@ -218,7 +218,7 @@ class LayerSequence(Wrapped):
         return state if self.net.mode == "LSTM" else state[0]
 
     def _run_layers(self, data: Tensor, state: Hidden, sizes: Tensor | None) -> tuple[Tensor, Hidden]:
-        """Run all layers; return all outputs or the last one of the last layer, and the final states of all."""
+        """Run all layers; return all outputs or the last output of the last layer, and all final states."""
         net = self.net
         vars(self)["latest"] = ()
         weights = self._read_weights()
@@ -232,21 +232,21 @@ class LayerSequence(Wrapped):
         for layer in range(net.num_layers):
             if layer and dropout:
                 data = torch.nn.functional.dropout(data, dropout, training=True)
-            done = []
+            results = []
             keeps = not is_last or layer + 1 < net.num_layers
             for number in (2 * layer, 2 * layer + 1):
                 shared = net.mode, [weights[number]], net.bias, 0.0, net.training
-                own = tuple(part[number : number + 1] for part in state)
-                outputs, end = self._run_cell(LayerCell(*shared, number % 2 == 1, keeps), data, own, sizes)
+                hidden = tuple(part[number : number + 1] for part in state)
+                outputs, end = self._run_cell(LayerCell(*shared, number % 2 == 1, keeps), data, hidden, sizes)
                 if not keeps:
-                    # The last output of the layer that runs backwards is that of its first step.
+                    # The last output of the layer that runs backwards is the output of its first step.
                     end_rows = (
                         data[-1:] if sizes is None else data[index_last(sizes).to(data.device)].unsqueeze(0)
                     )
-                    outputs = LayerCell(*shared)(own, end_rows)[1][0] if number % 2 else end[0][0]
-                done.append((outputs, end))
-            ends += [end for _, end in done]
-            data = torch.cat([outputs for outputs, _ in done], -1)
+                    outputs = LayerCell(*shared)(hidden, end_rows)[1][0] if number % 2 else end[0][0]
+                results.append((outputs, end))
+            ends += [end for _, end in results]
+            data = torch.cat([outputs for outputs, _ in results], -1)
         return data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
     def _read_weights(self) -> list[list[Tensor]]:
@@ -258,7 +258,7 @@ class LayerSequence(Wrapped):
         before = [(buffer, buffer.clone()) for buffer in net.buffers()]
         weights = [[getattr(net, name) for name in names] for names in net._all_weights]
         moved = [(buffer, old) for buffer, old in before if not torch.equal(buffer, old)]
-        # One context is that of this call.
+        # This call has entered one context itself.
         if moved and torch.nn.utils.parametrize._cache_enabled < 2:
             for buffer, old in moved:
                 buffer.copy_(old)
@@ -280,34 +280,34 @@ class LayerSequence(Wrapped):
             return Call(cell=cell, inputs=inputs, state=state, is_closed=True, **self._options)
 
         with self._explain_errors():
-            done, results = run_pieces(
+            piece_run, results = run_pieces(
                 make_call,
                 steps,
-                plan=self._given,
+                plan=self._user_plan,
                 memory=self._memory,
                 piece=self.piece,
                 observer=self._observer,
-                beside=self._count_beside(cell, data),
+                others=self._count_other_sequences(cell, data),
             )
-        vars(self).update(latest=(*self.latest, done), plan=done.plan)
+        vars(self).update(latest=(*self.latest, piece_run), plan=piece_run.plan)
         return results.tensors[0] if cell.has_outputs else None, results.state
 
-    def _count_beside(self, cell: LayerCell, data: Tensor) -> Beside:
+    def _count_other_sequences(self, cell: LayerCell, data: Tensor) -> OtherSequences:
         """Return the memory that the other sequences of a call take; none if layers run together."""
         net = self.net
         if not net.bidirectional:
-            return Beside()
+            return OtherSequences()
         output = 2 * data.numel() // data.shape[-1] * (net.proj_size or net.hidden_size) * data.itemsize
         dropped = output + output // data.itemsize if net.dropout and net.training else 0
         # A gradient from each direction, and their sum.
         inner = 3 * output if net.num_layers > 1 else 0
         outer = 3 * data.nbytes if data.requires_grad else 0
-        own = sum(weight.nbytes for weight in cell.weights[0])
-        return Beside(
+        cell_bytes = sum(weight.nbytes for weight in cell.weights[0])
+        return OtherSequences(
             sequences=2 * net.num_layers,
-            kept=(net.num_layers - 1) * (output + dropped),
-            later=sum(weight.nbytes for weight in net.parameters()) - own + max(inner, outer),
-            outputs=0 if self._outputs == "last" else output,
+            kept_bytes=(net.num_layers - 1) * (output + dropped),
+            grad_bytes=sum(weight.nbytes for weight in net.parameters()) - cell_bytes + max(inner, outer),
+            output_bytes=0 if self._outputs == "last" else output,
         )
 
 
@@ -323,5 +323,5 @@ def take_last(outputs: Any, batch_first: bool) -> Tensor:
     if isinstance(outputs, PackedSequence):
         last = outputs.data[index_last(outputs.batch_sizes).to(outputs.data.device)]
         return last if outputs.unsorted_indices is None else last[outputs.unsorted_indices]
-    every: Tensor = outputs
-    return every.select(-2 if batch_first or every.dim() == 2 else 0, -1)
+    tensor: Tensor = outputs
+    return tensor.select(-2 if batch_first or tensor.dim() == 2 else 0, -1)

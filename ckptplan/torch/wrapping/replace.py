@@ -19,7 +19,7 @@ from ckptplan.torch.wrapping.wrapped import Wrapped, spell_path
 from ckptplan.units import format_bytes, share_limit
 
 _Model = TypeVar("_Model", bound=torch.nn.Module)
-#: What a time step of a layer keeps, in numbers for each unit, and for each unit of its outputs.
+#: How many numbers a time step of a layer keeps for each hidden unit, and for each unit of its outputs.
 _KEPT = {"LSTM": 6, "GRU": 5, "RNN_TANH": 2, "RNN_RELU": 2}
 _OF_OUTPUTS = 4
 #: The parent of a layer, its name there, the layer, and its path from the model.
@@ -41,8 +41,8 @@ def wrap_layers(
 
     Arguments:
         model: the module whose layers are replaced, in place.
-        memory: the limit that all layers share, in proportion to what a time step keeps: bytes, text as
-            "2 GiB", or "auto" for 70 % of what the device has free now.
+        memory: the limit that all layers share, in proportion to the bytes that a time step keeps: bytes, text
+            as "2 GiB", or "auto" for 70 % of the memory that the device has free now.
         modules: names of layers, or of modules with layers inside, as in ``named_modules()``; None for all.
         offload, verify: as for ``wrap``.
 
@@ -68,8 +68,8 @@ def wrap_layers(
     for _, _, layer, path in places:
         layers.setdefault(id(layer), (layer, path))
     sizes = {key: _estimate_size(layer) for key, (layer, _) in layers.items()}
-    known = [size for size in sizes.values() if size is not None]
-    mean = sum(known) / len(known) if known else 1.0
+    known_sizes = [size for size in sizes.values() if size is not None]
+    mean = sum(known_sizes) / len(known_sizes) if known_sizes else 1.0
     total = sum(mean if size is None else size for size in sizes.values())
     wrapped: dict[int, Wrapped] = {}
     for key, (layer, path) in layers.items():
@@ -124,14 +124,14 @@ def _takes_sequences(module: torch.nn.Module) -> bool:
     if is_layer(module) or find_class(module, "norse", frozenset({"Lift"})):
         return True
     if find_class(module, "spikingjelly", frozenset({"Dropout", "Dropout2d"})):
-        # Its mask is a memory, too, but no state.
+        # The mask of dropout is a memory, too, but no state.
         return False
     # Neurons of SpikingJelly keep their state in memories.
     return getattr(module, "step_mode", None) == "m" and bool(getattr(module, "_memories", None))
 
 
 def _estimate_size(layer: torch.nn.Module) -> float | None:
-    """Return what a time step of a layer keeps for each sequence, in numbers; None if that is not known."""
+    """Return how many numbers a time step of a layer keeps for each sequence; None if this is not known."""
     if not isinstance(layer, torch.nn.RNNBase):
         return None
     kept = _KEPT[layer.mode] * layer.num_layers + _OF_OUTPUTS

@@ -1,4 +1,4 @@
-"""Turns modules that take a time step into modules over sequences that train under a plan."""
+"""Wraps modules that take one time step as modules over sequences, which train under a plan."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class StatefulSequence(Wrapped):
             raise InputError(
                 f"{quote_value(reset)} cannot be called",
                 field="reset",
-                accepted="what takes the module, as snntorch.utils.reset, SpikingJelly's functional.reset_net, "
-                "or its own method, as net.reset",
+                accepted="a function of the module, as snntorch.utils.reset or SpikingJelly's "
+                "functional.reset_net, or its own method, as net.reset",
             )
         vars(self).update(_reset=reset, _detach=detach)
 
@@ -99,10 +99,10 @@ class StatefulSequence(Wrapped):
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
         """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
-        return check_call(self._begin(inputs, steps, constants), self._given, self._memory)
+        return check_call(self._begin(inputs, steps, constants), self._user_plan, self._memory)
 
     def detach(self) -> None:
-        """Keep the numbers of the state, without their graph: the next call does not lead into this one."""
+        """Detach the state from its graph, so that gradients of the next call do not flow into this call."""
         for place in walk({"net": self.net}).list_graph_places():
             leaves, nest = flatten(place.get())
             place.set(fill(nest, [leaf.detach() for leaf in leaves], fresh=False))
@@ -118,9 +118,9 @@ class StatefulSequence(Wrapped):
         if not inputs:
             raise InputError("are missing", field="inputs", accepted="tensors of shape (T, ...)")
         if self._reset is not None:
-            # ``net.reset`` knows its module; functions of libraries are given it.
-            is_own = getattr(self._reset, "__self__", None) is self.net
-            self._reset() if is_own else self._reset(self.net)
+            # ``net.reset`` is bound to its module. Functions of libraries take the module as an argument.
+            is_method = getattr(self._reset, "__self__", None) is self.net
+            self._reset() if is_method else self._reset(self.net)
         if self._detach:
             self.detach()
         if steps is not None:
@@ -136,13 +136,13 @@ class StatefulSequence(Wrapped):
         return bool(walk({"net": self.net}).list_graph_places())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy; its state has the same numbers, without their graph, which cannot be copied."""
-        held = [tensor for tensor in walk({"net": self.net}).tensors if has_graph(tensor)]
-        memo |= {id(tensor): tensor.detach().clone() for tensor in held}
-        made = object.__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return made
+        """Return a copy whose state has the same numbers, but no graph, since graphs cannot be copied."""
+        graph_tensors = [tensor for tensor in walk({"net": self.net}).tensors if has_graph(tensor)]
+        memo |= {id(tensor): tensor.detach().clone() for tensor in graph_tensors}
+        duplicate = object.__new__(type(self))
+        memo[id(self)] = duplicate
+        duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return duplicate
 
 
 class MultiStepSequence(StatefulSequence):
@@ -186,7 +186,7 @@ class MultiStepSequence(StatefulSequence):
         Raises InputError.
         """
         results = self._run_pieces(inputs, steps, constants)
-        return fill(results.nest, [self._move(tensor) for tensor in results.tensors])
+        return fill(results.nest, [self._transpose(tensor) for tensor in results.tensors])
 
     @as_entry
     def bptt(
@@ -204,39 +204,39 @@ class MultiStepSequence(StatefulSequence):
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
         """Compare the gradients of a call with those of a plain loop over pieces."""
         make_call, count = self._make_calls(inputs, steps, constants)
-        length = self.piece or (count if self._given is None else fit_length(self._given, count, None))
-        return check_call(make_call(length), self._given, self._memory)
+        length = self.piece or (count if self._user_plan is None else fit_length(self._user_plan, count, None))
+        return check_call(make_call(length), self._user_plan, self._memory)
 
     def _run_pieces(self, inputs: Any, steps: int | None, constants: Any, *, losses: Any = None) -> Results:
         make_call, count = self._make_calls(inputs, steps, constants, losses=losses)
         with self._explain_errors():
-            done, results = run_pieces(
+            piece_run, results = run_pieces(
                 make_call,
                 count,
-                plan=self._given,
+                plan=self._user_plan,
                 memory=self._memory,
                 piece=self.piece,
                 observer=self._observer,
             )
         if torch.is_grad_enabled():
-            vars(self).update(latest=done, plan=done.plan)
+            vars(self).update(latest=piece_run, plan=piece_run.plan)
         return results
 
     def _make_calls(
         self, inputs: Any, steps: int | None, constants: dict[str, Any], *, losses: Any = None
     ) -> tuple[Callable[[int], Call], int]:
-        """Reset the module; return what makes the call with pieces of a length, and T."""
-        given = self._prepare(inputs, steps)
-        leaves, nest = flatten(given)
-        given = fill(nest, [self._move(leaf) for leaf in leaves])
-        count = PieceInputs(given, 1).steps
+        """Reset the module; return a function that makes the call with pieces of a length, and T."""
+        sequence = self._prepare(inputs, steps)
+        leaves, nest = flatten(sequence)
+        sequence = fill(nest, [self._transpose(leaf) for leaf in leaves])
+        count = PieceInputs(sequence, 1).steps
         cell = MultiStepCell(self.net, constants, self._time_dim)
 
         def make_call(length: int) -> Call:
             pieces = [PieceLoss(loss, length, name == "loss") for name, loss in (losses or {}).items()]
             return Call(
                 cell=cell,
-                inputs=PieceInputs(given, length),
+                inputs=PieceInputs(sequence, length),
                 state=(),
                 losses={"loss": pieces[0]} if pieces else {},
                 needs_state=True,
@@ -245,7 +245,7 @@ class MultiStepSequence(StatefulSequence):
 
         return make_call, count
 
-    def _move(self, tensor: Tensor) -> Tensor:
+    def _transpose(self, tensor: Tensor) -> Tensor:
         """Exchange the axis of time with the first axis."""
         return tensor.transpose(0, self._time_dim)
 
@@ -264,15 +264,15 @@ class MultiStepCell:
 
     def __call__(self, state: Any, x: tuple[Any, ...]) -> tuple[Any, Any]:
         """Take a piece."""
-        return state, self._move(self.net(*self._move(x), **self.constants))
+        return state, self._transpose(self.net(*self._transpose(x), **self.constants))
 
-    def _move(self, value: Any) -> Any:
+    def _transpose(self, value: Any) -> Any:
         leaves, nest = flatten(value)
         return fill(nest, [leaf.transpose(0, self.time_dim) for leaf in leaves])
 
 
 class StatefulCell:
-    """A module that keeps its state, as a cell: everything that it keeps is found and lifted into the state.
+    """A module that keeps its state, as a cell. The trial finds and lifts everything that the module keeps.
 
     Arguments:
         net: the module, which takes a time step.
@@ -298,7 +298,7 @@ class ExplicitSequence(Wrapped):
         super().__init__(net, **options)
         inner: Any = net.lifted_module if find_class(net, "norse", frozenset({"Lift"})) else net
         cell = TorchCell if isinstance(inner, torch.nn.RNNCellBase) else NorseCell
-        # Not as a child: it is one already, under its own name.
+        # Not registered as a child, since the module is a child already, under its own name.
         vars(self)["_cell"] = cell(inner)
 
     @as_entry
@@ -307,7 +307,7 @@ class ExplicitSequence(Wrapped):
 
         Arguments:
             inputs: a tensor of shape (T, B, ...).
-            state: the initial state; None for the one that the module makes.
+            state: the initial state; None to let the module make it.
 
         Raises InputError.
         """
@@ -317,7 +317,7 @@ class ExplicitSequence(Wrapped):
 
     def check(self, inputs: Any, state: Any = None) -> bool:
         """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
-        return check_call(self._make_call(self._cell, inputs, state), self._given, self._memory)
+        return check_call(self._make_call(self._cell, inputs, state), self._user_plan, self._memory)
 
 
 def wrap(
@@ -358,9 +358,9 @@ def wrap(
 
     Arguments:
         net: the module.
-        memory: the memory that a call may take: bytes, text as "2 GiB", or "auto" for 70 % of what the device
-            has free. With neither this nor a plan, it is "auto".
-        plan: a plan in its place, for sequences of one length.
+        memory: the memory that a call may take: bytes, text as "2 GiB", or "auto" for 70 % of the memory
+            that the device has free. With neither a limit nor a plan, it is "auto".
+        plan: a plan in place of a limit, for sequences of one length.
         reset: called with ``net`` before each call, as ``snntorch.utils.reset``, or a method of ``net``;
             without it, the state is carried on from call to call.
         detach: whether a call begins without the graph of the last one: truncated backpropagation through time.
@@ -370,7 +370,7 @@ def wrap(
         piece: for modules and layers that take many time steps a call, the time steps of a piece; None for the
             quickest length.
         outputs: for ``torch.nn.LSTM``, ``GRU`` and ``RNN``, "last" to return the last output of each sequence,
-            also of each packed one, in place of all outputs, which then take no memory.
+            also of each packed sequence. The other outputs then take no memory.
         offload, parameters, remote_dir, replay_randomness, verify, observer, strict, compile: as for
             ``unroll``. ``compile`` has no effect on modules and layers that take many time steps a call, which
             have kernels of their own.
@@ -438,12 +438,12 @@ def is_in_multi_step_mode(net: torch.nn.Module) -> bool:
 
 
 def _list_modes(module: Any) -> tuple[str, ...]:
-    own = getattr(module, "supported_step_mode", None)
-    return own() if callable(own) else ("s",)
+    list_modes = getattr(module, "supported_step_mode", None)
+    return list_modes() if callable(list_modes) else ("s",)
 
 
 def takes_state(net: torch.nn.Module) -> bool:
-    """Return whether a module takes its state and returns it, as far as its class tells."""
+    """Return whether a module takes its state and returns it, judged by its class."""
     if isinstance(net, torch.nn.RNNCellBase):
         return True
     return any(base.__module__.partition(".")[0] == "norse" for base in type(net).__mro__)

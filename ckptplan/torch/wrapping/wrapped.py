@@ -21,7 +21,7 @@ from ckptplan.torch.run_call import Results
 from ckptplan.torch.wrapping.axes import AxisWatch
 from ckptplan.units import format_bytes
 
-#: What is added to an error of the module inside.
+#: The note that is added to errors of the module inside.
 _NOTE = (
     "ckptplan: the wrapped module was called once for each time step of inputs of shape {shapes}, whose first "
     "axis is time. For inputs that are the same in each step, say how many steps there are: "
@@ -35,15 +35,15 @@ def spell_path(path: str) -> str:
 
 
 def _refuse_layers(net: torch.nn.Module, paths: list[str], memory: Any, error: Exception) -> InputError:
-    """Return the error for a module whose layers take whole sequences; ``error`` is what it raised."""
+    """Return the error for a module that raised ``error`` because its layers take whole sequences."""
     layer, given = spell_path(paths[0]), f"memory={memory!r}" if memory is not None else "plan=..."
-    others = f" (one of {len(paths)} such layers)" if len(paths) > 1 else ""
+    count_text = f" (one of {len(paths)} such layers)" if len(paths) > 1 else ""
     kind = type(net.get_submodule(paths[0])).__name__
     is_own = isinstance(error, CkptplanError)
     raised = "" if is_own else f". It raised {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
     return InputError(
         f"wrap calls {type(net).__name__} once for each time step, but its layer {layer}, {kind}, takes a "
-        f"whole sequence{others}{raised}",
+        f"whole sequence{count_text}{raised}",
         field="net",
         accepted=f"{layer} = wrap({layer}, {given}), or wrap_layers(model, memory=...) for all such layers",
     )
@@ -52,9 +52,9 @@ def _refuse_layers(net: torch.nn.Module, paths: list[str], memory: Any, error: E
 class Wrapped(torch.nn.Module):
     """A module over sequences that has the parameters, buffers and children of the module ``net`` inside.
 
-    They are the same objects under the same names: a ``state_dict`` of one is one of the other, optimizers,
-    ``.to()`` and functions that look for neurons among the children find what they would find in ``net``. All
-    other attributes are those of ``net``, too. ``modules()`` and ``apply()`` reach ``net`` itself.
+    They are the same objects under the same names. Each of the two modules loads a ``state_dict`` of the other.
+    Optimizers, ``.to()`` and functions that look for neurons among the children work as with ``net``. All other
+    attributes are those of ``net``, too. ``modules()`` and ``apply()`` reach ``net`` itself.
 
     Arguments:
         net: the module.
@@ -65,7 +65,7 @@ class Wrapped(torch.nn.Module):
     """
 
     net: Any
-    #: What the last call executed.
+    #: The plan that the last call executed.
     plan: Plan | Schedule | None
 
     def __init__(
@@ -83,28 +83,28 @@ class Wrapped(torch.nn.Module):
         if memory is not None and memory != "auto":
             read_limit(memory, torch.device("cpu"))
         compile_ = options.pop("compile", None)
-        given = {"parameters": (), "replay_randomness": True, "verify": True, **options}
-        own = {
-            "_given": plan,
+        call_options = {"parameters": (), "replay_randomness": True, "verify": True, **options}
+        attributes = {
+            "_user_plan": plan,
             "_memory": memory,
             "_observer": observer,
-            "_options": read_options(plan=plan, memory=memory, compile_=compile_, **given),
+            "_options": read_options(plan=plan, memory=memory, compile_=compile_, **call_options),
         }
-        vars(self).update(own, plan=plan, _axes=AxisWatch())
+        vars(self).update(attributes, plan=plan, _axes=AxisWatch())
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
-        # Not as a child, which would put its name before all others.
+        # Not registered as a child, which would put its name before all other names.
         object.__setattr__(self, "net", net)
 
-    def _make_call(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Call:
-        given = make_inputs(inputs, self._given, self._options["compile"])
-        return Call(cell=cell, inputs=given, state=state, **{**self._options, **more})
+    def _make_call(self, cell: Any, inputs: Any, state: Any, **overrides: Any) -> Call:
+        call_inputs = make_inputs(inputs, self._user_plan, self._options["compile"])
+        return Call(cell=cell, inputs=call_inputs, state=state, **{**self._options, **overrides})
 
     def _run(self, call: Call) -> Results:
         """Run a call under the plan, or within the limit of memory."""
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.inputs.leaves)
         with self._explain_errors(_NOTE.format(shapes=shapes)):
-            results, executed = run_call(call, self._given, self._memory, observer=self._observer)
+            results, executed = run_call(call, self._user_plan, self._memory, observer=self._observer)
         if torch.is_grad_enabled():
             vars(self)["plan"] = executed
         return results
@@ -187,23 +187,23 @@ class Wrapped(torch.nn.Module):
             yield from self.net.named_modules(memo, prefix, remove_duplicate)
 
     def apply(self, fn: Callable[[torch.nn.Module], None]) -> Self:
-        """Apply a function to the children of the module inside, to this, and to this module."""
+        """Apply a function to the module inside with its children, and to this module."""
         self.net.apply(fn)
         fn(self)
         return self
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
-        """Return the one of the module inside."""
+        """Return the ``state_dict`` of the module inside."""
         return self.net.state_dict(*args, **options)
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.net._load_from_state_dict(*args)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # Some modules keep more than parameters and buffers in step, as the flat weights of an LSTM.
+        # Some modules also update other data, as an LSTM does with its flat weights.
         self.net._apply(fn, recurse)
         return self
 
     def extra_repr(self) -> str:
-        """Return how the limit or the plan is given."""
+        """Return the limit or the plan as text."""
         return f"memory={self._memory!r}" if self._memory is not None else "plan=..."
