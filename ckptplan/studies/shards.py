@@ -110,10 +110,10 @@ def merge_parts(paths: Sequence[str], output: str, *, wanted: Literal["csv", "js
         if (part.header, part.whole, part.shard.count, part.shard.total) != (
             first.header, first.whole, first.shard.count, first.shard.total
         ):  # fmt: skip
-            raise InputError(f"is part {_name(part)}, but {first.path} is part {_name(first)}", source=path)
+            raise InputError(f"is part {_tag(part)}, but {first.path} is part {_tag(first)}", source=path)
         twin = parts.setdefault(part.shard.number, part)
         if twin is not part:
-            raise InputError(f"is part {_name(part)}, as {twin.path} is", source=path, accepted="each part once")
+            raise InputError(f"is part {_tag(part)}, as {twin.path} is", source=path, accepted="each part once")
     if not parts:
         raise InputError("names no file", field="parts", accepted="all parts of a sweep, as part-*.csv")
     shard = first.shard
@@ -134,7 +134,7 @@ def merge_parts(paths: Sequence[str], output: str, *, wanted: Literal["csv", "js
     return shard.total
 
 
-def _name(part: _Part) -> str:
+def _tag(part: _Part) -> str:
     """Describe a part and its sweep for an error message."""
     shard = part.shard
     return f"{shard.number}/{shard.count} of the {shard.total:,} rows of sweep {part.sweep}"
