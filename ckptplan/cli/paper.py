@@ -17,7 +17,7 @@ from ckptplan.storage.files import write_text
 
 
 def _make_folder(name: str) -> str:
-    """Return a folder for pictures, made if it does not exist. Raises InputError."""
+    """Make a folder for pictures if it does not exist, and return its name. Raises InputError."""
     try:
         if not name:
             raise InputError("an empty name is no folder", value=name)

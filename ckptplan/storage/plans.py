@@ -132,7 +132,7 @@ def _take_loops(document: dict[str, Any]) -> object:
 
 
 def _check_regular(plan: Plan, loops: object) -> None:
-    """Raise InputError if loops cannot run the regular plan's schedule, or if ``loops`` are given and differ."""
+    """Raise InputError if loops cannot run the regular plan's schedule, or if ``loops`` are given and wrong."""
     if plan.regular is None:
         return
     try:
