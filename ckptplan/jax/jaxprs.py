@@ -44,13 +44,13 @@ def slice_jaxpr(
     """Return the part of a jaxpr that computes ``outputs`` from ``inputs``, with or without effects."""
     given = set(inputs)
     needed = set(variables(outputs)) - given
-    eqns: list[Any] = []
+    ops: list[Any] = []
     for equation in reversed(jaxpr.eqns):
         if (effects and _has_effects(equation)) or not needed.isdisjoint(equation.outvars):
-            eqns.append(equation)
+            ops.append(equation)
             needed |= set(variables(equation.invars)) - given
     kinds = jaxpr.effects if effects else frozenset()
-    return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(eqns)), kinds, unnamed(jaxpr.debug_info))
+    return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(ops)), kinds, unnamed(jaxpr.debug_info))
 
 
 def _has_effects(equation: Any) -> bool:
