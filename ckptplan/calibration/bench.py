@@ -1,4 +1,4 @@
-"""Defines what a calibration measures of a cell: its bytes, and programs that run in rounds."""
+"""Defines the measurements of a calibration: the bytes of a cell, and programs that run in rounds."""
 
 from __future__ import annotations
 

@@ -114,9 +114,9 @@ class JaxBench(Bench):
             self._programs.append((program, _count(schedule)))
         write, read, moved = compile_messages(self._footprint.state_bytes)
         state = jnp.ones(self._footprint.state_bytes, jnp.uint8)
-        held = write(state)
+        host_arrays = write(state)
         runs = [partial(program.measure, self._backend.clock) for program, _ in self._programs]
-        runs += [partial(time_message, write, state, moved), partial(time_message, read, held, moved)]
+        runs += [partial(time_message, write, state, moved), partial(time_message, read, host_arrays, moved)]
         for run in runs:
             run()
         return runs
@@ -133,9 +133,9 @@ class JaxBench(Bench):
         """Return the sizes with the largest workspace that compiled programs report."""
         memory = [program.memory_bytes for program, _ in self._programs[_PARTS_OF_BASE:]]
         spaces = [
-            max(0, whole - self._footprint.tabulate(schedule).buffer_bytes - sizes.resident_bytes
+            max(0, program_bytes - self._footprint.tabulate(schedule).buffer_bytes - sizes.resident_bytes
                 - schedule.steps * sizes.resident_bytes_per_step)
-            for schedule, whole in zip(self._schedules, memory, strict=True)
+            for schedule, program_bytes in zip(self._schedules, memory, strict=True)
         ]  # fmt: skip
         residual = (max(spaces) - min(spaces)) / max(memory)
         why = (

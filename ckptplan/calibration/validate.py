@@ -327,8 +327,8 @@ class _Comparison:
 
     def _note_differences(self) -> None:
         """Note the differences from the process that calibrated which may change times."""
-        here, then = self.backend.environment, self.plan.workload.calibration
-        for before, now in () if then is None else ((then.clock, here.clock), (then.framework, here.framework)):
+        here, old = self.backend.environment, self.plan.workload.calibration
+        for before, now in () if old is None else ((old.clock, here.clock), (old.framework, here.framework)):
             if before != now:
                 self.notes.append(
                     f"calibrated with {before}, measured here with {now}: times may differ for that alone; "
@@ -448,14 +448,14 @@ class _Comparison:
         try:
             with self.network.in_double() as network:
                 inputs = network.inputs(steps)
-                expected, own = (
+                expected, measured = (
                     self.backend.program(network, plan, inputs=inputs, steps=steps).gradients()
                     for plan in (self.reference, self.plan)
                 )
         except (CkptplanError, RuntimeError, TypeError) as error:
             self.notes.append(f"{difference}, and the cell does not run in double precision: {error}")
             return single
-        row = gradient_row(expected, own, plain=self.plain)
+        row = gradient_row(expected, measured, plain=self.plain)
         if row.verdict is Verdict.OFF:
             return single
         why = explain_difference(plain)

@@ -67,7 +67,7 @@ def make_app(*words: str) -> typer.Typer:
                     import_module(f"ckptplan.{name}")
             owner, _, name = path.rpartition(" ")
             command = getattr(import_module(f"ckptplan.cli.{module}"), "_".join(reversed(path.split())))
-            # Join the lines of paragraphs: the terminal breaks them anew at its own width.
+            # Join the lines of paragraphs, which the terminal breaks at its own width.
             about = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(command) or "")
             group = groups.get(owner, app)
             add = group.command(name, cls=Command, help=about, epilog=_make_epilog(path, arguments))

@@ -23,7 +23,7 @@ from typer.models import OptionInfo
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.wording import Argument
 
-#: Options whose names differ from those of their parameters. Messages use the first name.
+#: Options whose names differ from their parameters' names. Messages use the first name.
 _NAMES = {
     "steps": ("--T", "--steps"),
     "thread_count": ("--threads",),

@@ -165,8 +165,8 @@ def pareto(
     if plan is None:
         publish(view, output, picture, job=job)
     else:
-        others = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
-        publish(make_view(plan, compared=others), output, job=job)
+        compare_once = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
+        publish(make_view(plan, compared=compare_once), output, job=job)
         picture.draw(view)
 
 

@@ -320,14 +320,14 @@ def new_profiles(
         if changed:
             # The description of the other profile does not describe the changed one.
             given = {"description": f"like {like.name}, but for {', '.join(changed)}", **given}
-        made = like.replace_numbers(**given)
-        made = made.replace(sources={**made.sources, **sources})
+        new_profile = like.replace_numbers(**given)
+        new_profile = new_profile.replace(sources={**new_profile.sources, **sources})
     else:
         if numbers.local_bytes is None:
             _check_terminal("--local-bytes", "is missing", "a size, as '24 GB', or another profile with --like")
             given |= _ask({field: question for field, question in _QUESTIONS.items() if field not in given})
-        made = HardwareProfile(**given, sources=sources)
+        new_profile = HardwareProfile(**given, sources=sources)
     head = _PROFILE_HEAD.format(file=Path(output).name)
-    write_text(output, commented_text(made, head=head))
+    write_text(output, commented_text(new_profile, head=head))
     note(f"profile written to {output}")
-    publish(make_view(made), OutputOptions(format=format_))
+    publish(make_view(new_profile), OutputOptions(format=format_))

@@ -117,7 +117,7 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether a library turned Ctrl-C into an error of its own while it was imported."""
+    """Return whether an error is due to Ctrl-C, which some libraries turn into another error during import."""
     if "KeyboardInterrupt" in str(error):
         # pydantic's compiled code keeps only the text of the error.
         return True

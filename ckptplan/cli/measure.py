@@ -66,9 +66,9 @@ class CellOptions:
         given = {field.name: getattr(self, field.name) for field in fields(CellOptions)}
         sizes = {field: given.pop(field) for field in ("inputs", "neurons", "compile")}
         spec = CellSpec.named(given.pop("cell"), **sizes)
-        pieces, left = divmod(self.steps, self.compile or 1)
-        if left:
-            problem = f"pieces of {self.compile:,} steps leave {left:,} of {self.steps:,} over"
+        pieces, remainder = divmod(self.steps, self.compile or 1)
+        if remainder:
+            problem = f"pieces of {self.compile:,} steps leave {remainder:,} of {self.steps:,} over"
             raise InputError(problem, field="--compile", value=self.compile, accepted="a divisor of --T, as 16")
         return {**given, "spec": spec, "steps": pieces}
 

@@ -107,9 +107,9 @@ def execute(
             accepted="advance(start, stop, cached=None)",
         )
     if isinstance(plan, Plan | Schedule) and plan.moves_caches and not _accepts(calls["transfer"], "caches"):
-        what = "does not take caches=" if state is None else "keeps no caches"
+        problem = "does not take caches=" if state is None else "keeps no caches"
         raise InputError(
-            f"{what}, and the schedule moves the caches of steps to remote memory and back",
+            f"{problem}, and the schedule moves the caches of steps to remote memory and back",
             field="transfer" if state is None else "state",
             accepted="transfer(states, source, target, caches=None), or a plan whose cache is not 'offloaded'",
         )

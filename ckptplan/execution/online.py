@@ -220,8 +220,8 @@ def online(
     Raises InputError.
     """
     if (slots is None) == (memory is None):
-        what = "is missing" if slots is None else "is given together with memory"
-        raise InputError(what, field="slots", accepted="slots or memory")
+        problem = "is missing" if slots is None else "is given together with memory"
+        raise InputError(problem, field="slots", accepted="slots or memory")
     sizes: dict[str, Any] = {
         "state_bytes": state_bytes,
         "tape_bytes": state_bytes if tape_bytes is None else tape_bytes,

@@ -187,8 +187,8 @@ def _merge(action: Action, following: Action | None) -> Advance | None:
     return Advance(action.start, following.stop) if action.stop == following.start else None
 
 
-def _refuse(what: str) -> InputError:
-    return InputError(f"{what}: checkpoint_schedules has no such action", field="schedule")
+def _refuse(problem: str) -> InputError:
+    return InputError(f"{problem}: checkpoint_schedules has no such action", field="schedule")
 
 
 class _Translator:
@@ -255,7 +255,7 @@ class _Translator:
         tapes = isinstance(run, Record)
         at_once = following == Backward(start, stop) and not self.pending
         # Tapes are stored together with the state, in local memory if the state is stored in both tiers.
-        tier, *others = sorted(self.pending) or [Tier.LOCAL]
+        tier, *other_tiers = sorted(self.pending) or [Tier.LOCAL]
         if stop > self.reach:
             raise _refuse(f"state {start} is run from farther than by the run that stored it")
         if (self.pending or (tapes and not at_once)) and (start, tier) in self.stored:
@@ -271,7 +271,7 @@ class _Translator:
             self.stored.setdefault((start, tier), set()).add("tapes")
             self.recorded.append((start, stop, tier))
             self.recorded.sort()
-        for other in others:
+        for other in other_tiers:
             yield Copy(start, _STORAGE[tier], _STORAGE[other])
             self.stored[start, other] = {"state"}
         self.pending = []

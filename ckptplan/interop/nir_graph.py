@@ -235,9 +235,9 @@ class _Graph:
                 order[name] = len(order)
                 waiting += [stop for start, stop in self.edges if start == name]
         last = len(self.nodes)
-        back = {start for start, stop in self.edges if order.get(stop, last) <= order.get(start, last)}
+        looping = {start for start, stop in self.edges if order.get(stop, last) <= order.get(start, last)}
         # The edge that closes a cycle may start at a node with weights, whose sources are the neurons.
-        neurons = back | {source for name in back for source in self.find_sources(name)}
+        neurons = looping | {source for name in looping for source in self.find_sources(name)}
         return {name for name in neurons if self.spikes(name)}
 
     def spikes(self, name: str) -> bool:
@@ -296,18 +296,18 @@ def _count_work(
         _NEURONS[graph.kind(name)].kernels for name in graph.find(*_NEURONS)
     )
     weights = sizes["resident_bytes"] // _VALUES_PER_WEIGHT
-    others = sizes["resident_bytes_per_step"] + 2 * sizes["state_bytes"] + sizes["tape_bytes"]
+    other_bytes = sizes["resident_bytes_per_step"] + 2 * sizes["state_bytes"] + sizes["tape_bytes"]
     share = recomputed / products if products else 1.0
     cheaper: dict[str, Any] = {
         "recompute_flops": 2 * batch * recomputed,
-        "recompute_bytes": weights * share + others,
+        "recompute_bytes": weights * share + other_bytes,
     }
     return Operations(
         dtype=dtype,
         forward_flops=2 * batch * products,
         backward_flops=_BACKWARD * 2 * batch * products,
-        forward_bytes=float(weights + others),
-        backward_bytes=float(_BACKWARD * (weights + others)),
+        forward_bytes=float(weights + other_bytes),
+        backward_bytes=float(_BACKWARD * (weights + other_bytes)),
         forward_kernels=float(kernels),
         backward_kernels=float(_BACKWARD * kernels),
         **(cheaper if sizes["cache_bytes"] else {}),

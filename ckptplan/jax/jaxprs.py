@@ -1,4 +1,4 @@
-"""Takes traced functions apart: finds what depends on given variables only, and slices of the operations."""
+"""Takes traced functions apart: finds variables that depend on given ones only, and slices of operations."""
 
 from __future__ import annotations
 

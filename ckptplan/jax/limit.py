@@ -44,7 +44,7 @@ _ROOMY = 0.8
 #: A program need not be compiled if the limit is at least twice its bytes plus this many times the estimated
 #: workspace. Programs in bf16, which compilers for CPUs copy to fp32, have taken eight times the workspace.
 _SURELY = 10
-#: Bytes of the step number and the loss, which the state and tapes of ``bptt`` have and those of ``scan`` lack.
+#: Bytes of the step number and the loss, which ``bptt`` adds to state and tapes, and ``scan`` does not.
 _LOSS_BYTES = 16
 #: Seconds of a row of the table in addition to its steps.
 _ROW_SECONDS = 2e-6
@@ -368,7 +368,7 @@ class Job:
         )
 
     def _min_bytes(self, footprint: StepFootprint) -> float:
-        """Return the least bytes of the exact strategies, infinite if memory is not what they lack."""
+        """Return the least bytes of the exact strategies, infinite if another limit binds."""
         question = self._make_request(footprint, 1).question().replace(strategies=_EXACT)
         reason = find_reason(question, subject="no limit")
         return reason.need if reason.binding == "local_bytes" else math.inf

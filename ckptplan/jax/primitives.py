@@ -281,8 +281,8 @@ def _transpose_tangent(incoming: Sequence[Any], *values: Any, passes: Passes) ->
 
     def run(*values: Any) -> Sequence[Any]:
         held, given, gradients = split(values, len(kept), len(arguments))
-        left = iter(gradients)
-        return passes.go_back(held, given, [next(left) if is_present else None for is_present in present])
+        remaining = iter(gradients)
+        return passes.go_back(held, given, [next(remaining) if is_present else None for is_present in present])
 
     gradients = [gradient for gradient, is_present in zip(incoming, present, strict=True) if is_present]
     of_wanted = _bind_pass(run, [*kept, *arguments, *gradients], passes=passes)

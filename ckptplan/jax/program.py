@@ -241,33 +241,33 @@ class _Rows:
         return state, buffers, noted
 
     def each(
-        self, row: dict[str, Any], what: str, body: _Body, carry: Any, *, down: bool = False, group: int = 1
+        self, row: dict[str, Any], action: str, body: _Body, carry: Any, *, down: bool = False, group: int = 1
     ) -> Any:
         """Run a body for the steps of a row, upwards or ``down``. If no row has such steps, compile nothing.
 
         ``body(t, count, carry)`` runs ``count`` steps from t on, or before t if ``down``. ``count`` is 1, or
         ``group`` in loops with a constant trip count.
         """
-        first, last = f"{what}_start", f"{what}_stop"
+        first, last = f"{action}_start", f"{action}_stop"
         lengths = self._numbers[last] - self._numbers[first]
         if not lengths.any():
             return carry
         start, end = (row[last], row[first]) if down else (row[first], row[last])
         sign = -1 if down else 1
 
-        def run(count: int, some: Any) -> Any:
-            t, carry = some
+        def run(count: int, position: Any) -> Any:
+            t, carry = position
             return t + sign * count, body(t, count, carry)
 
-        some = start, carry
+        position = start, carry
         block = choose_block(lengths, group=group) if self._program.counted else 1
         if block > 1 and lengths.max() >= block:
             last_whole = end - lax.rem(end - start, jnp.int32(block))
-            rounds = partial(lax.fori_loop, 0, block // group, lambda _, some: run(group, some))
-            some = lax.while_loop(lambda some: some[0] != last_whole, rounds, some)
+            rounds = partial(lax.fori_loop, 0, block // group, lambda _, position: run(group, position))
+            position = lax.while_loop(lambda position: position[0] != last_whole, rounds, position)
         if block == 1 or (lengths % block).any():
-            some = lax.while_loop(lambda some: some[0] != end, partial(run, 1), some)
-        return some[1]
+            position = lax.while_loop(lambda position: position[0] != end, partial(run, 1), position)
+        return position[1]
 
     def _uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""

@@ -89,8 +89,8 @@ class GradientSums:
             for index, variable in enumerate(inner)
             for left, right in _find_factors(variable, made, known)
         ]
-        waiting = {product.total for product in self._products}
-        self._added = [index for index in range(count) if index not in waiting]
+        grouped = {product.total for product in self._products}
+        self._added = [index for index in range(count) if index not in grouped]
         self._orders = [order for _, order in kept]
         self._kept = tuple(
             describe(jax.make_jaxpr(partial(lax.transpose, permutation=order))(factor.aval).out_avals)[0]
@@ -226,11 +226,11 @@ def _order(axes: int, contracted: Sequence[int]) -> tuple[int, ...]:
 
 def _absorb_transposes(jaxpr: core.Jaxpr) -> core.Jaxpr:
     """Replace each transposed product, as in a weight's gradient, by the product of the swapped factors."""
-    made: dict[Any, Any] = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.outvars}
+    makers: dict[Any, Any] = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.outvars}
 
     def turn(equation: Any) -> Any:
         given = equation.invars[0] if equation.primitive.name == "transpose" else None
-        product = None if isinstance(given, core.Literal) else made.get(given)
+        product = None if isinstance(given, core.Literal) else makers.get(given)
         if product is None or product.primitive.name != "dot_general":
             return equation
         (left, right), params = product.invars, product.params
@@ -286,10 +286,10 @@ def _find_summed_axes(equation: Any) -> frozenset[str]:
     )
 
 
-def _skip_linear(variable: Any, made: dict[Any, Any]) -> Any:
+def _skip_linear(variable: Any, makers: dict[Any, Any]) -> Any:
     """Return the variable from which only linear operations of one argument lead to ``variable``."""
-    while not isinstance(variable, core.Literal) and variable in made:
-        equation = made[variable]
+    while not isinstance(variable, core.Literal) and variable in makers:
+        equation = makers[variable]
         is_linear = equation.primitive.name in _LINEAR or _keeps_size(equation)
         if not is_linear or len(equation.outvars) != 1:
             break
@@ -305,14 +305,14 @@ def _keeps_size(equation: Any) -> bool:
     return equation.primitive.name == "reduce_sum" and min(sizes) == max(sizes)
 
 
-def _find_factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> list[tuple[_Factor, _Factor]]:
+def _find_factors(variable: Any, makers: dict[Any, Any], known: set[Any]) -> list[tuple[_Factor, _Factor]]:
     """Return the factors of a variable that is an unbatched product of arrays of a step, [] if it is not.
 
     Products of single rows are left out: compilers add them to a sum directly, which is quicker than a group.
     """
-    if isinstance(variable, core.Literal) or variable not in made:
+    if isinstance(variable, core.Literal) or variable not in makers:
         return []
-    equation = made[variable]
+    equation = makers[variable]
     if equation.primitive.name != "dot_general":
         return []
     left, right = equation.invars

@@ -130,13 +130,13 @@ class TracedGradient:
         #: The variables of these arrays and constants, of the state, and of the inputs.
         counts = len(self.values) + len(step.constants), len(step.state)
         self.fixed, self.state, self.inputs = split(self.given, *counts)
-        kept = len(step.state) + len(step.outputs)
-        self.results, gradients = jaxpr.outvars[:kept], jaxpr.outvars[kept:]
+        count = len(step.state) + len(step.outputs)
+        self.results, gradients = jaxpr.outvars[:count], jaxpr.outvars[count:]
         #: The operations of the backward pass, and the variables of the step that they use.
         self.after = jaxpr.eqns[turn + 1 :]
-        made = {variable for equation in self.after for variable in equation.outvars} | set(self.incoming)
+        after_vars = {variable for equation in self.after for variable in equation.outvars} | set(self.incoming)
         used = (atom for equation in self.after for atom in equation.invars)
-        self.residuals = [variable for variable in variables((*used, *gradients)) if variable not in made]
+        self.residuals = [variable for variable in variables((*used, *gradients)) if variable not in after_vars]
         spaces = {getattr(variable.aval, "memory_space", None) for variable in self.residuals}
         if jax.memory.Space.Host in spaces:
             raise InputError(
@@ -218,9 +218,9 @@ def _find_smallest_cut(
     for equation in jaxpr.eqns:
         costly = _is_costly(equation)
         used = [variable for variable in variables(equation.invars) if variable not in known]
-        for made in (variable for variable in equation.outvars if variable not in known):
+        for output in (variable for variable in equation.outvars if variable not in known):
             edges |= (
-                {(source, enter(made))} if costly else {(leave(variable), enter(made)) for variable in used}
+                {(source, enter(output))} if costly else {(leave(variable), enter(output)) for variable in used}
             )
     edges |= {(leave(variable), sink) for variable in residuals}
     sizes = list(map(variable_bytes, nodes))
@@ -232,10 +232,10 @@ def _find_smallest_cut(
     capacity = np.array([*weights, *itertools.repeat(_NEVER, len(edges))], np.int32)
     count = 2 + 2 * len(nodes)
     network = csr_array((capacity, (rows, columns)), shape=(count, count))
-    left = (network - maximum_flow(network, source, sink).flow).tocsr()
-    left.eliminate_zeros()
+    remaining = (network - maximum_flow(network, source, sink).flow).tocsr()
+    remaining.eliminate_zeros()
     # Search backward along edges with remaining capacity, for the nodes that can still reach the sink.
-    reached = set(breadth_first_order(left.T.tocsr(), sink, return_predecessors=False).tolist())
+    reached = set(breadth_first_order(remaining.T.tocsr(), sink, return_predecessors=False).tolist())
     return [variable for variable, node in nodes.items() if node + 1 in reached and node not in reached]
 
 

@@ -76,8 +76,8 @@ def while_loop(
     Raises InputError.
     """
     if (slots is None) == (memory is None):
-        what = "is missing" if slots is None else "is given together with memory"
-        raise InputError(what, field="slots", accepted="slots or memory")
+        problem = "is missing" if slots is None else "is given together with memory"
+        raise InputError(problem, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
     if slots is None:
         memory = operator.index(memory) if isinstance(memory, SupportsIndex) else memory
@@ -109,19 +109,19 @@ def while_loop(
 _SILENT = frozenset(("axis_index", "pvary"))
 
 
-def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:
+def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, verb: str = "calls") -> None:
     """Raise InputError if a jaxpr communicates over axes whose devices may run different numbers of steps."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
     for name, axis in find_collectives(jaxpr):
         if axis not in manual:
             raise InputError(
-                f"{what} {name} over the axis {axis!r} of jax.vmap, and each example runs steps again alone",
+                f"{verb} {name} over the axis {axis!r} of jax.vmap, and each example runs steps again alone",
                 field=field,
                 accepted="collectives of shard_map, or the same sum over an axis of the state",
             )
         if axis in apart and name not in _SILENT:
             raise InputError(
-                f"{what} {name} over the axis {axis!r} of shard_map, and cond may end the loop of each of its "
+                f"{verb} {name} over the axis {axis!r} of shard_map, and cond may end the loop of each of its "
                 "devices at another step: they would wait for each other",
                 field=field,
                 accepted=f"jax.lax.pcast(array, {axis!r}, to='varying') of arrays from outside, or a cond that "
@@ -140,14 +140,14 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: 
     state = byte_size(step.state)
     tape = byte_size([variable.aval for variable in traced.residuals])
     tape += byte_size(pick(step.constants, traced.wanted.constants))
-    each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
+    per_state, fixed = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
     for row_bytes in (1, 2, 4):
-        slots = (limit - beside - row_bytes * max_steps) // each
+        slots = (limit - fixed - row_bytes * max_steps) // per_state
         if slots < 2 ** (8 * row_bytes):
             break
     if slots < 1:
-        least = format_limit(batch * (each + beside + max_steps), like=total)
+        least = format_limit(batch * (per_state + fixed + max_steps), like=total)
         raise InputError(
             f"{format_bytes(total, like=total)} are too little for a held state, the tape of a step "
             f"and the table of the rule for {max_steps:,} steps",
@@ -249,7 +249,7 @@ class While(Loop):
         slots = self.slots or _count_slots(traced, self.memory, self.max_steps, batch=batch.size)
         size = None if self.memory is None else batch.size
         sums = GradientSums(Recording(traced, "states"))
-        _check_lengths(sums.each, self.apart, field="body", what="has gradients that take")
+        _check_lengths(sums.each, self.apart, field="body", verb="has gradients that take")
         return WhilePasses(
             loop=self, wanted=wanted, sums=sums, slots=min(slots, self.max_steps), size=size, as_words=as_words
         )

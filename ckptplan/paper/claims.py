@@ -134,7 +134,7 @@ def largest_steps_of_double(setting: PaperSetting) -> Computed:
 
 
 def longer_sequences(setting: PaperSetting) -> Computed:
-    """Compute how many times longer the sequences of Double are than those of Base."""
+    """Compute the largest T of Double divided by the largest T of Base."""
     base = max(1, setting.find_largest_steps("base"))
     return {name: steps / base for name, steps in largest_steps("double", setting).items()}
 
@@ -149,7 +149,7 @@ def overhead_of_double(there: PaperSetting) -> Computed:
 def network_ratio(
     setting: PaperSetting, strategy: str, *, spikes_grow: bool = True, weight_copies: int = 1
 ) -> float:
-    """Return the largest network of ``strategy`` at T = 300 over that of Base.
+    """Return the largest network of ``strategy`` at T = 300 divided by Base's largest network.
 
     States grow with the number of neurons. The model assumes that the spikes of each step grow, too, and that
     each weight is stored once. ``spikes_grow`` and ``weight_copies`` change these assumptions.
@@ -171,7 +171,7 @@ def network_ratio(
 
 
 def larger_networks(setting: PaperSetting) -> Computed:
-    """Compute how many times larger networks may be, under three assumptions about what grows with them."""
+    """Compute how many times larger networks may be, under three assumptions about the growth of memory."""
 
     def ratios(**growth: Any) -> dict[str, float]:
         return {strategy: network_ratio(setting, strategy, **growth) for strategy in ("double", "remote")}

@@ -76,10 +76,10 @@ def _choose_looks(content: PaperFigure) -> dict[str, dict[str, Any]]:
     fixed = {label: usual[name] for label, name in labels.items() if counts[name] == 1 and name in usual}
     # Yellow is too pale for thin lines.
     palette = [*(colour for colour in style.list_colours() if colour != style.YELLOW), style.GREY, "black"]
-    others = cycle([colour for colour in palette if colour not in fixed.values()] or palette)
+    remaining = cycle([colour for colour in palette if colour not in fixed.values()] or palette)
     return {
         label: {
-            "color": fixed.get(label) or next(others),
+            "color": fixed.get(label) or next(remaining),
             "marker": _MARKERS[place % len(_MARKERS)],
             "linestyle": (0, _DASHES[place % len(_DASHES)]) if place % len(_DASHES) else "-",
             "markersize": 2.5 * rcParams["lines.linewidth"],

@@ -207,17 +207,17 @@ def describe_cache(plan: Plan) -> str:
     workload, full = plan.workload, plan.predicted.recomputed_without_cache
     if not workload.cache_bytes:
         return ""
-    what = "spikes" if workload.network is not None and workload.network.activity else "caches"
+    noun = "spikes" if workload.network is not None and workload.network.activity else "caches"
     if plan.cache == "all":
-        return f"the {what} of all steps stay until the steps are reversed"
+        return f"the {noun} of all steps stay until the steps are reversed"
     if plan.cache == "offloaded":
         moved = plan.parameters[OFFLOADED_STEPS]
         return (
-            f"the {what} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
+            f"the {noun} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
             f"those of the last {units.format_count(workload.steps - moved)} stay"
         )
     cached = plan.parameters.get(CACHED_STEPS)
-    kept = "" if cached is None else f"{what} of the last {units.format_count(cached)} steps stay; "
+    kept = "" if cached is None else f"{noun} of the last {units.format_count(cached)} steps stay; "
     full_time, replay_time = map(units.format_seconds, (workload.forward_seconds, workload.recompute_seconds))
     runs = f"{units.format_things(full, 'step')} {'is' if full == 1 else 'are'} recomputed in full"
     return f"{kept}{runs} ({full_time} instead of {replay_time} each)"
@@ -245,8 +245,8 @@ def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None =
     With a plan, the last rows are the bytes of the plan and the free bytes. Without, it is the room for a plan.
     """
     where = " of one unit" if case.profile.units > 1 else ""
-    taken = describe_headroom(case.profile, budget=budget, headroom=headroom)
-    yield Heading(f"Local memory{where}: {units.format_bytes(budget)}{f', {taken}' if taken else ''}")
+    deduction = describe_headroom(case.profile, budget=budget, headroom=headroom)
+    yield Heading(f"Local memory{where}: {units.format_bytes(budget)}{f', {deduction}' if deduction else ''}")
     parts = case.resident_parts
     resident = sum(parts.values())
     scheduled = "checkpoints, tapes and caches" if case.costs.cache_bytes else "checkpoints and tapes"

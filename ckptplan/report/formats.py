@@ -113,7 +113,7 @@ def _render_text(view: View) -> Iterator[str]:
     yield text.encode(encoding, errors="replace").decode(encoding)
 
 
-#: What people read: with colours on a terminal, as plain text elsewhere.
+#: Text for people: with colours on a terminal, plain elsewhere.
 TEXT = Format(render=_render_text)
 #: Every format by name, as ``--format`` takes it, the default first.
 FORMATS: dict[str, Format] = {

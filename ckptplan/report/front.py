@@ -25,7 +25,7 @@ from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.units import format_bytes, format_seconds, format_share, format_things
 from ckptplan.wording import Argument
 
-#: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
+#: The rows of the table, evenly spaced in the logarithm of the memory without resident bytes.
 _RUNGS = 10
 #: The columns of a point in documents and rows, apart from its strategy and parameters.
 _COSTS: Columns = {
@@ -41,7 +41,7 @@ _CAPTION = (
 )
 #: Points written at a time.
 _BLOCK = 10_000
-#: Points of a front whose schedules a page draws, beside the best plan and the knee.
+#: The points of a front whose schedules a page draws, in addition to the best plan and the knee.
 _POINTS = 3
 #: The largest time over base that a picture shows if the best plan takes less.
 _SHOWN = 1.0
@@ -157,16 +157,16 @@ def _list_notes(front: ParetoFront) -> Iterator[str]:
     yield from fields.note_closed_forms(front.compared)
     if front.resolution:
         share = format_share(front.resolution)
-        every = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
-        yield f"plans within {share} of a listed one, in memory and in time, are left out{every}"
+        hint = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
+        yield f"plans within {share} of a listed one, in memory and in time, are left out{hint}"
     if front.at_budgets:
         gain = format_share(float(front.may_gain.max(initial=0.0)))
-        more = (
+        advice = (
             f"{Argument('exact', True)} lists all"
             if front.workload.steps <= MOST_EXACT and not front.varies_caches
             else "more points tell"
         )
-        yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {more}"
+        yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {advice}"
     open_ended = {
         name for name, curve in front.by_strategy.items() if not curve.exact and not curve.proves_bounds
     }

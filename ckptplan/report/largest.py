@@ -133,11 +133,11 @@ def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iter
     for line in fields.note_closed_forms(map(strategy_of, reaches)):
         yield Paragraph(line, style="faint")
     for plan in plans[:1]:
-        taken = fields.describe_headroom(
+        deduction = fields.describe_headroom(
             plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom
         )
-        if taken:
-            yield Paragraph(f"local budget: {taken}", style="faint")
+        if deduction:
+            yield Paragraph(f"local budget: {deduction}", style="faint")
         yield from fields.list_warnings(plan)
 
 

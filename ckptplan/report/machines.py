@@ -229,8 +229,8 @@ def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
     workload, machines = comparison.workload, comparison.machines
     estimated = [machine for machine in machines if machine.times == "estimated"]
     if estimated:
-        theirs = f"the times of {workload.name} belong to {workload.timed_on}"
-        whose = f"nobody timed {workload.name}" if workload.is_estimated else theirs
+        elsewhere = f"the times of {workload.name} belong to {workload.timed_on}"
+        whose = f"nobody timed {workload.name}" if workload.is_estimated else elsewhere
         yield (
             f"{_ESTIMATED} estimated",
             f"by a roofline of peak rates, as {whose}; "

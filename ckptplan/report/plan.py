@@ -106,11 +106,11 @@ def view_comparison(results: Compared, *, regret: bool = False) -> View:
         of_plans = {
             plan.strategy: {**_find_regrets(plan), "same_schedule": list(same[plan.strategy])} for plan in plans
         }
-        each = {
+        by_strategy = {
             name: fields.make_result_document(result, **of_plans.get(name, {}))
             for name, result in results.items()
         }
-        return {**fields.identify_job(case.workload, case.profile), "strategies": each}
+        return {**fields.identify_job(case.workload, case.profile), "strategies": by_strategy}
 
     return View(
         kind="comparison",

@@ -284,7 +284,7 @@ TRIFLE = 0.0005
 
 
 def select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influence]]:
-    """Return the inputs that change the time or what fits, the largest effect first, and the others."""
+    """Return the inputs that change the time or leave no plan, the largest effect first, and the other ones."""
     ranked = sort_by_effect(study)
     large = [
         influence

@@ -193,8 +193,8 @@ def find_limits(result: SweepResult) -> tuple[float, float, bool]:
 
 
 def title_sweep(sweep: Sweep) -> tuple[str, str]:
-    """Return two lines of a title: what a picture shows, and its workloads, profiles and fixed inputs."""
-    what = "Least local memory" if sweep.goal.objective == "memory" else "Time of the best plan"
+    """Return two lines of a title: quantity and axes, then workloads, profiles and fixed inputs."""
+    quantity = "Least local memory" if sweep.goal.objective == "memory" else "Time of the best plan"
     names = " and ".join(axis.name for axis, _ in list_varied(sweep))
     axes = list(zip(sweep.grid.axes, sweep.grid.values, strict=True))
     fixed = [f"{axis.name} = {axis.kind.show(values[0])}" for axis, values in axes if len(values) == 1]
@@ -204,12 +204,12 @@ def title_sweep(sweep: Sweep) -> tuple[str, str]:
     workloads, profiles = (
         ", ".join(dict.fromkeys(part.name for part in several)) for several in (sweep.workloads, sweep.profiles)
     )
-    return f"{what} by {names}", ", ".join([f"{workloads} on {profiles}", *fixed])
+    return f"{quantity} by {names}", ", ".join([f"{workloads} on {profiles}", *fixed])
 
 
 def view_sweep(summary: Summary) -> View:
     """Return the view of a sweep whose rows were added: a table of the first rows, and a picture of all."""
-    what, job = title_sweep(summary.sweep)
+    title, job = title_sweep(summary.sweep)
     caption = "Where nothing fits, the picture is hatched; names are those of the best strategies."
     result = summary.result
     return View(
@@ -220,6 +220,6 @@ def view_sweep(summary: Summary) -> View:
         blocks=summary.blocks,
         basis=summary.list_basis,
         chart=lambda: (
-            None if result is None else Chart(drawing="sweep", result=result, title=what, caption=caption)
+            None if result is None else Chart(drawing="sweep", result=result, title=title, caption=caption)
         ),
     )

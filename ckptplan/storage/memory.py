@@ -75,10 +75,10 @@ def keep_steady(key: object, free: int) -> int:
     The earlier number is returned as long as it is 70 % to 100 % of ``free``. So similar calls get the same
     plan, though the free bytes change a little from call to call. Rounding alone would not achieve this.
     """
-    before = _steady.get(key)
-    if before is None or not 0.7 * free <= before <= free:
-        before = _steady[key] = round_down(int(0.9 * free))
-    return before
+    previous = _steady.get(key)
+    if previous is None or not 0.7 * free <= previous <= free:
+        previous = _steady[key] = round_down(int(0.9 * free))
+    return previous
 
 
 def find_cached_room(local_bytes: int) -> int | None:

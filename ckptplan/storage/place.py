@@ -261,17 +261,17 @@ def find_links(
     if cached < capacity and place.folder is not None:
         rooms[True] = capacity
     # Room for less than two states saves no memory, and is too small to time.
-    capacities = {through: held for through, held in rooms.items() if held >= 2 * state_bytes}
+    capacities = {through: room_bytes for through, room_bytes in rooms.items() if room_bytes >= 2 * state_bytes}
     if not capacities:
         _warn_unused(place.name, capacity, state_bytes)
     # Rates belong to a device, and another device may be mounted at the same path later.
     device = 0 if place.folder is None else place.folder.stat().st_dev
     links = []
-    for through, held in capacities.items():
+    for through, room_bytes in capacities.items():
         key = f"{place.name} on {device}, {state_bytes} B by {runtime}{', through' * through}"
         rates = None if anew else _recall(key)
         if rates is None:
-            rates = (clock or time_files)(place, state_bytes, through=through, most=held // state_bytes)
+            rates = (clock or time_files)(place, state_bytes, through=through, most=room_bytes // state_bytes)
             _keep(key, rates)
         how = "written through to the device and read back cold" if through else "as they find room in memory"
         timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
@@ -279,7 +279,7 @@ def find_links(
             Link(
                 place=place.name,
                 through=through,
-                capacity=held,
+                capacity=room_bytes,
                 state_bytes=state_bytes,
                 rates=rates,
                 source=Source(grade="M", source=timed),

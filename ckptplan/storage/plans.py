@@ -21,7 +21,7 @@ from ckptplan.strategies.registry import all_strategies, reader_of, strategy_of
 _MOST_CHARACTERS = 16 * 2**20
 #: The most states that a single message in the loops of a plan may list.
 _MOST_LISTED = 1_000
-#: The most members of a plan without its decisions. Each wrong member would become an error of its own.
+#: The most members of a plan without its decisions. Each wrong member would become a separate error.
 _MOST_MEMBERS = 10_000
 _Part = TypeVar("_Part", HardwareProfile, Workload)
 

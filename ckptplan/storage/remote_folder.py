@@ -57,9 +57,9 @@ class RemoteFolder:
         """Remove the folder with all its files."""
         self._end()
 
-    def explain(self, error: OSError, what: str) -> InputError:
-        """Return the InputError for a system error in this folder; ``what`` says what failed."""
-        return _explain(self.parent, error, what, field=self._field)
+    def explain(self, error: OSError, problem: str) -> InputError:
+        """Return the InputError for a system error in this folder. ``problem`` says which action failed."""
+        return _explain(self.parent, error, problem, field=self._field)
 
 
 class StateFiles:
@@ -132,8 +132,8 @@ def make_parent(folder: str | os.PathLike[str], *, field: str = "remote_dir") ->
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = "is a file" if path.exists() else "cannot be made"
-        raise _explain(path, error, what, field=field) from None
+        problem = "is a file" if path.exists() else "cannot be made"
+        raise _explain(path, error, problem, field=field) from None
     return path
 
 
@@ -151,14 +151,14 @@ def check_room(folder: str | os.PathLike[str], needed: int, *, field: str = "rem
         )
 
 
-def _explain(parent: Path, error: OSError, what: str, *, field: str) -> InputError:
+def _explain(parent: Path, error: OSError, problem: str, *, field: str) -> InputError:
     free, reason = "", error.strerror or str(error)
     with suppress(OSError):
         free = f" ({format_bytes(shutil.disk_usage(parent).free)} are free)"
     if error.errno in _FULL:
         reason = "the disk is full"
     return InputError(
-        f"{escape_controls(str(parent))} {what}: {reason}",
+        f"{escape_controls(str(parent))} {problem}: {reason}",
         field=field,
         value=str(parent),
         accepted=f"a writable folder with room for the plan's remote_peak_bytes{free}",

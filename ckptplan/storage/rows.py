@@ -131,9 +131,9 @@ def open_rows(
     beginning = make_beginning(lines, identity).encode()
     try:
         with _open_locked(path, source) as file:
-            present = file.read(len(beginning))
+            first_bytes = file.read(len(beginning))
             file.seek(0)
-            if restart or (present != beginning and beginning.startswith(present)):
+            if restart or (first_bytes != beginning and beginning.startswith(first_bytes)):
                 file.truncate()
                 file.write(beginning)
                 file.seek(0)

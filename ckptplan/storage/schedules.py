@@ -26,7 +26,7 @@ ScheduleFormat = Literal["jsonl", "csv"]
 #: The name of each action in a file.
 ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(Action)}
 _FIELDS = {name: dataclasses.fields(kind) for name, kind in ACTIONS.items()}
-#: The fields of each action in a file, and those that it must have.
+#: The fields of each action in a file, and its required fields.
 NAMES: Mapping[str, list[str]] = {name: [field.name for field in own] for name, own in _FIELDS.items()}
 REQUIRED: Mapping[str, list[str]] = {
     name: [field.name for field in own if field.default is dataclasses.MISSING] for name, own in _FIELDS.items()
@@ -37,7 +37,7 @@ _COLUMNS = list(dict.fromkeys([*_FORMER_COLUMNS, *(name for names in NAMES.value
 _READ_COLUMNS = [_COLUMNS[:columns] for columns in range(len(_FORMER_COLUMNS), len(_COLUMNS) + 1)]
 _STEP: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
 _TIER: dict[str, Any] = {"enum": [tier.value for tier in Tier]}
-#: What each field of an action holds, as JSON Schema.
+#: The JSON Schema of each field of an action.
 FIELDS: Mapping[str, dict[str, Any]] = {
     "start": {**_STEP, "description": "the first step of a range"},
     "stop": {**_STEP, "description": "the step behind the last of a range"},

@@ -41,7 +41,7 @@ def _plan() -> dict[str, Any]:
 
 def _loops() -> dict[str, Any]:
     """Return the definitions of the items of loops: actions and inner loops."""
-    whole = {"type": "integer"}
+    integer = {"type": "integer"}
     loop = {
         "title": "loop",
         "description": "Do the body at each offset of range(start, stop, stride); steps and states in it count "
@@ -49,7 +49,7 @@ def _loops() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "action": {"const": "loop"},
-            **dict.fromkeys(("start", "stop", "stride"), whole),
+            **dict.fromkeys(("start", "stop", "stride"), integer),
             "body": {"type": "array", "items": {"$ref": "#/$defs/Loops"}, "minItems": 1},
         },
         "required": ["action", "start", "stop", "stride", "body"],

@@ -71,7 +71,7 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
     """A mapping from names of strategies to the largest value that fits with each, the largest first.
 
     Arguments:
-        quantity: what was made as large as possible: 'T', 'batch' or 'neurons'.
+        quantity: the quantity that was maximized: 'T', 'batch' or 'neurons'.
         case: the workload and the profile.
         reaches: the result of each strategy.
         left_out: the strategies that ``optimize`` compares and this search does not, each with the reason.
@@ -103,7 +103,7 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         return len(self._reaches)
 
     def __repr__(self) -> str:
-        """Return what each strategy reaches, in one line."""
+        """Return the largest value of each strategy, in one line."""
         values = ", ".join(f"{name} {format_count(reach.value)}" for name, reach in self.items())
         return f"<LargestValues of {self.quantity}: {values}>"
 
@@ -133,7 +133,7 @@ def largest(
             times stay the same.
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
-        steps: T, in place of that of the workload.
+        steps: T, in place of the workload's T.
         strategies: as in ``optimize``; by default 'closed', for which the value is proved to be the largest
             (docs/trade-offs.md).
         max_overhead, local_bytes, headroom, remote_bytes, effort: as in ``optimize``. Without a limit on the

@@ -37,7 +37,7 @@ REACH_OVERHEAD = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a workload costs on one machine, for a run of ``batches`` batches."""
+    """The cost of a workload on one machine, for a run of ``batches`` batches."""
 
     profile: HardwareProfile
     result: Plan | Infeasible
@@ -114,7 +114,7 @@ class MachineComparison(DrawnOnAxes):
     reach_overhead: float | None
 
     def __repr__(self) -> str:
-        """Return the machines that were compared and the quickest of them, in one line."""
+        """Return the number of machines and the quickest machine, in one line."""
         quickest, machines = self.quickest, format_things(len(self.machines), "machine")
         answer = "no time is known"
         if quickest is not None and quickest.run_seconds is not None:
@@ -183,8 +183,8 @@ def compare_machines(
     workload = read_workload(workload, steps=steps)
     machines = list_several(profiles, HardwareProfile, "profiles")
     priced = _put_prices(machines, prices)
-    whole: object = batches
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+    count: object = batches
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
     deadline_seconds = None if deadline is None else read_deadline(deadline)
     if max_overhead is None:

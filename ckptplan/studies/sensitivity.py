@@ -180,8 +180,8 @@ def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[
     if kept_seconds * told_apart <= least:
         return kept_seconds, least, None
     # The plan's own strategy may have a better setting, unless it is left out.
-    own = sampled.for_strategy(kept.strategy).best() if kept.strategy.name in sampled.goal.strategies else None
-    if own is not None and own.key[0] * told_apart <= least:
+    best = sampled.for_strategy(kept.strategy).best() if kept.strategy.name in sampled.goal.strategies else None
+    if best is not None and best.key[0] * told_apart <= least:
         return kept_seconds, least, None
     chosen = sampled.best() or faster
     return kept_seconds, least, chosen.strategy.name

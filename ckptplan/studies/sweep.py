@@ -153,8 +153,8 @@ class Sweep:
         if estimated:
             # The two hashes do not cover the inputs of estimated times.
             numbers["estimated"] = estimated
-        whole = digest(numbers).removeprefix("sha256:")[:12]
-        return whole if self.shard is None else self.shard.name(whole)
+        identity = digest(numbers).removeprefix("sha256:")[:12]
+        return identity if self.shard is None else self.shard.name(identity)
 
     @cached_property
     def columns(self) -> Columns:

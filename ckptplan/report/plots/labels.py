@@ -47,11 +47,11 @@ class Labels:
 
     def label_line(self, line: Line2D, text: str, **style: Any) -> None:
         """Write a text beside a line, as near to it as it fits, in the colour of the line."""
-        shown = self._write(text, {"color": str(line.get_color()), **style})
+        annotation = self._write(text, {"color": str(line.get_color()), **style})
         squares = self._trace(line)
         # Prefer squares that no other line passes, so that it is clear which line the label names.
         exclusive = squares * (self._taken <= 1)
-        self._settle(shown, exclusive if exclusive.any() else squares)
+        self._settle(annotation, exclusive if exclusive.any() else squares)
 
     def label_point(self, x: float, y: float, text: str, **style: Any) -> None:
         """Write a text as near to a point as it fits, and draw a thin line from the text to the point."""
@@ -61,21 +61,21 @@ class Labels:
         across, upwards = np.ogrid[: self._shape[0], : self._shape[1]]
         self._taken += np.hypot(across - place[0], upwards - place[1]) <= _AROUND
         pointer = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4}
-        shown = self._write(text, style, xy=(x, y), arrowprops=pointer)
-        self._settle(shown, target)
-        squares = np.linspace(place, np.array(shown.xyann) * self._shape, max(self._shape)).astype(int)
+        annotation = self._write(text, style, xy=(x, y), arrowprops=pointer)
+        self._settle(annotation, target)
+        squares = np.linspace(place, np.array(annotation.xyann) * self._shape, max(self._shape)).astype(int)
         self._taken[tuple(np.clip(squares, 0, np.array(self._shape) - 1).T)] += 1
 
     def _write(self, text: str, style: dict[str, Any], **pointer: Any) -> Annotation:
         form: dict[str, Any] = {"xy": (0.5, 0.5), "ha": "center", "va": "center", "annotation_clip": False}
         form |= {"xytext": (0.5, 0.5), "textcoords": "axes fraction", "zorder": 6, **pointer, **style}
-        shown = self._ax.annotate(escape_controls(text), **form)
-        shown.set_in_layout(False)
-        return shown
+        annotation = self._ax.annotate(escape_controls(text), **form)
+        annotation.set_in_layout(False)
+        return annotation
 
-    def _move_text(self, shown: Annotation, target: _Squares) -> None:
+    def _move_text(self, annotation: Annotation, target: _Squares) -> None:
         """Move a text to the free place nearest to the target, and among equal ones nearest to its middle."""
-        box = Text.get_window_extent(shown, self._renderer)
+        box = Text.get_window_extent(annotation, self._renderer)
         width, height = (int(side * self._points) + 2 * _MARGIN for side in (box.width, box.height))
         width, height = min(width, self._shape[0] - 1), min(height, self._shape[1] - 1)
         used = _sum_rectangles(_accumulate(self._taken), width, height)
@@ -87,7 +87,7 @@ class Labels:
         penalty = np.where(used == used.min(), 0.02 * off_middle, np.inf)
         x, y = _find_nearest(_accumulate(target), width, height, penalty)
         self._taken[x : x + width, y : y + height] += 1
-        shown.xyann = ((x + width / 2) / self._shape[0], (y + height / 2) / self._shape[1])
+        annotation.xyann = ((x + width / 2) / self._shape[0], (y + height / 2) / self._shape[1])
 
     def _cover(self, box: Bbox) -> None:
         """Mark the squares of a text as taken."""

@@ -120,9 +120,9 @@ def draw_machines(comparison: MachineComparison, ax: Axes) -> None:
         )
         for machine in comparison.machines
     ]
-    what = "time of a batch" if batches == 1 else f"time of {format_count(batches)} batches"
+    axis_label = "time of a batch" if batches == 1 else f"time of {format_count(batches)} batches"
     estimated = "\nhollow: estimated, line: its interval" if any(row.ends for row in rows) else ""
-    ax.set_xlabel(f"{what}{estimated}")
+    ax.set_xlabel(f"{axis_label}{estimated}")
     run = f", {format_count(batches)} batches" if batches > 1 else ""
     style.set_title(ax, f"{workload.name}, T = {format_count(workload.steps)} time steps{run}")
     _draw_rows(rows, ax, limit=deadline, label=f"deadline: {format_duration(deadline or 0)}")

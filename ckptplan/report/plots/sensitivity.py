@@ -59,8 +59,8 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     title = style.wrap_lines(figure, head, name_job(study.workload, study.profile))
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     figure.supylabel("change of the time", size="medium")
-    few = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
-    _add_legend(figure, influences, style.wrap_lines(figure, few) if trifles else "")
+    note = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
+    _add_legend(figure, influences, style.wrap_lines(figure, note) if trifles else "")
 
 
 def _count_columns(width: float) -> int:

@@ -123,15 +123,15 @@ def set_title(ax: Axes, *lines: str, **look: Any) -> None:
 
 def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
     """Put the legend between the title and the axes, in as many rows as its labels need."""
-    size, shown = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
+    size, entries = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
     # The width of each label with its sample and gap, and the room beside the tick labels of the axis.
-    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in shown]
+    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in entries]
     room = 72 * find_width(ax) - 6 * size
-    columns = len(shown) if sum(widths) < room else max(1, int(room / max(widths)))
+    columns = len(entries) if sum(widths) < room else max(1, int(room / max(widths)))
     form: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
-    legend = ax.legend(handles=shown, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
+    legend = ax.legend(handles=entries, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
     legend.set_in_layout(False)
-    ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(shown) // columns) + 0.8 * size)
+    ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(entries) // columns) + 0.8 * size)
 
 
 def format_axis(axis: Axis, form: Callable[[float], str]) -> None:

@@ -92,25 +92,25 @@ def _make_tree(figure: Any) -> ElementTree.Element:
 def _adapt(element: ElementTree.Element, name: str) -> None:
     """Adapt an element to a page: its identifiers, its colours and its coordinates."""
     element.tag = str(element.tag).rpartition("}")[2]
-    given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    identifier = given.pop("id", "")
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    identifier = attributes.pop("id", "")
     if identifier == _TIPS:
-        given["class"] = _TIPS
+        attributes["class"] = _TIPS
     elif identifier and element.tag != "g":
         # Nothing refers to a group.
-        given["id"] = f"{name}-{identifier}"
-    if "style" in given:
+        attributes["id"] = f"{name}-{identifier}"
+    if "style" in attributes:
         for plain, themed in _THEMED.items():
-            given["style"] = given["style"].replace(plain, themed)
-        given["style"] = _FONT.sub("sans-serif", given["style"]).replace("; ", ";").replace(": ", ":")
-    for key, value in given.items():
+            attributes["style"] = attributes["style"].replace(plain, themed)
+        attributes["style"] = _FONT.sub("sans-serif", attributes["style"]).replace("; ", ";").replace(": ", ":")
+    for key, value in attributes.items():
         if element.tag != "a" and key != "id":
-            given[key] = _REFERENCE.sub(rf"#{name}-\1", value)
+            attributes[key] = _REFERENCE.sub(rf"#{name}-\1", value)
         if key in ("x", "y", "transform", "d"):
-            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), given[key])
-            given[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
+            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), attributes[key])
+            attributes[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
     element.attrib.clear()
-    element.attrib.update(given)
+    element.attrib.update(attributes)
     element.tail = None
     if element.tag not in ("text", "tspan", "title"):
         element.text = None

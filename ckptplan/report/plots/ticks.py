@@ -31,8 +31,8 @@ def set_ticks(axis: Axis, values: Sequence[float], label: Callable[[int], str]) 
         float(axis.label.get_fontsize()) * count_dots(axis.axes),
     )
     low, high = axis.get_transform().transform(np.array(axis.get_view_interval(), dtype=float))
-    every = range(0, len(values), 1 + len(values) // _MOST_TICKS)
-    chosen, labels = [values[place] for place in every], [label(place) for place in every]
+    candidates = range(0, len(values), 1 + len(values) // _MOST_TICKS)
+    chosen, labels = [values[place] for place in candidates], [label(place) for place in candidates]
     places = axis.get_transform().transform(np.array(chosen, dtype=float)) * length / abs(high - low)
     needed = np.array([(0.62 * len(name) + 0.8 if across else 1.3) * text for name in labels])
     step = 1
