@@ -459,7 +459,7 @@ class _Comparison:
         if row.verdict is Verdict.OFF:
             return single
         why = explain_difference(plain)
-        self.notes.append(f"{difference}, and in double precision they agree, which is shown: {why}")
+        self.notes.append(f"{difference}. The row shows double precision, where they agree: {why}")
         return row
 
     def _compare_messages(self, counter: RunCounter) -> None:
@@ -531,8 +531,8 @@ class _Comparison:
             from ckptplan.jax.new_memory import KEEPS_MEMORY
 
             self.notes.append(
-                "times are those of runs in memory that the process had before. Here the first touch of new "
-                f"memory took longer in each run ({shown}), as in a training loop without {KEEPS_MEMORY} "
+                "times leave out the first touch of new memory, which each run here spent in addition "
+                f"({shown}), as a training loop does without {KEEPS_MEMORY} "
                 "in its environment"
             )
 

@@ -277,7 +277,7 @@ def explain_difference(expected: Sequence[Gradient]) -> str:
     """Return why gradients differ in single precision although they agree in double precision."""
     if all(np.isfinite(gradient).all() for gradient, _ in expected):
         return "rounding decided whether a neuron at its threshold fires"
-    return "in single precision, those of plain backpropagation are not finite either"
+    return "in single precision, the gradients of plain backpropagation are not finite either"
 
 
 #: Kind of an action -> the row that counts its time. Other actions take hardly any time.

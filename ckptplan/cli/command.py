@@ -186,7 +186,7 @@ def check_files(given: Mapping[str, Any]) -> None:
             if path in sources:
                 raise InputError("is read by this command and would be lost", field=option, value=name)
             if path in writers:
-                raise InputError(f"is also what {writers[path]} writes", field=option, value=name)
+                raise InputError(f"is also written by {writers[path]}", field=option, value=name)
             writers[path] = option
 
 

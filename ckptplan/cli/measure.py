@@ -282,7 +282,7 @@ def validate(
             for event in validation.timeline:
                 chrome.add(event)
         if not validation.repeats:
-            note("ckptplan: the measured times of the trace are those of a run whose bytes were counted")
+            note("ckptplan: the measured times of the trace are from a run whose bytes were counted")
     if validation.off:
         note(f"ckptplan: outside the tolerance: {', '.join(validation.off)}")
     if validation.noisy:

@@ -177,8 +177,8 @@ def _read_ways(
         raise InputError("is given together with memory", field="plan", accepted="one of them")
     if memory == "auto":
         raise InputError(
-            "'auto' is not known in JAX: a program is compiled before it runs, when nobody knows which memory "
-            "will be free",
+            "'auto' is not known in JAX: a program is compiled before it runs, when the memory that will be "
+            "free is not known yet",
             field="memory",
             value=memory,
             accepted="a size, as '64 MiB'",

@@ -102,7 +102,7 @@ BUILT_IN_CELLS = {
 _FACTORY = (
     "a factory that returns (step, parameters, state), or (step, parameters, state, inputs), where "
     "step(parameters, state, x) returns (state, output) and inputs(steps) returns arrays, time first; it is "
-    "called with those of batch, inputs, neurons and seed that it takes"
+    "called with its parameters among batch, inputs, neurons and seed"
 )
 
 

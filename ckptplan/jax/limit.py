@@ -335,8 +335,8 @@ class Job:
         outputs = self.steps * byte_size(pick(self.step.outputs, differentiable(self.step.outputs)))
         if outputs >= _MUCH * limit and plan.predicted.local_peak_bytes + outputs > limit:
             _log.warning(
-                "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
-                "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
+                "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array of "
+                "that size needs it on top of the limit. ckptplan.jax.bptt adds up the loss step by step",
                 format_bytes(total, like=total),
                 format_bytes(size * outputs, like=total),
             )

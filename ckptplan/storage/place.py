@@ -112,7 +112,7 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
         return None
     if plan is not None:
         raise InputError(
-            "is given together with plan, which says itself what is remote",
+            "is given together with plan, which already decides what is remote",
             field="offload",
             accepted="plan=... with remote_dir, or memory=... with offload",
         )

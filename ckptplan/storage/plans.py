@@ -156,10 +156,10 @@ def _check_size(document: dict[str, Any], *, source: str) -> None:
 
     small = json.dumps({name: value for name, value in document.items() if name != "splits"})
     if len(small) > MOST_CHARACTERS:
-        raise InputError("is too large", source=source, accepted="plans up to 1 MiB, besides their decisions")
+        raise InputError("is too large", source=source, accepted="plans up to 1 MiB without their decisions")
     if small.count(",") > _MOST_MEMBERS:
         raise InputError(
-            f"has more than {_MOST_MEMBERS:,} members besides its decisions",
+            f"has more than {_MOST_MEMBERS:,} members without its decisions",
             source=source,
             accepted="a plan as ckptplan writes it",
         )

@@ -59,7 +59,7 @@ def explain_kind(text: str, *, wanted: Kind, source: str) -> InputError | None:
         if wanted == "plan":
             how = "`ckptplan optimize` makes a plan with it"
     else:
-        how = "it holds its workload and its profile" if kind == "plan" else "it is none of the inputs here"
+        how = "it holds its workload and its profile" if kind == "plan" else "it cannot be used here"
     return InputError(f"this is a {kind}: {how}", source=source, accepted=f"a {wanted}")
 
 

@@ -159,7 +159,7 @@ def _read_part(path: str) -> _Part:
         number, count, total = map(int, match.group(3, 4, 5)) if match else (0, 0, 0)
         if match is None or not 1 <= number <= count <= total:
             raise InputError(
-                "is no part of a sweep", source=path, accepted="what a sweep wrote as one of several parts"
+                "is no part of a sweep", source=path, accepted="a file of one part, as a sweep writes it"
             )
         start, sweep, *_, end = match.groups()
         shard = Shard(number=number, count=count, total=total)

@@ -254,7 +254,7 @@ def _start_safely() -> Iterator[None]:
 
 
 def _begin(watched: Connection) -> None:
-    """Initialize a worker: it exits when the parent closes its end of a pipe, or ends. Unblock signals."""
+    """Initialize a worker: it exits when the parent closes its end of a pipe or ends. Unblock its signals."""
     threading.Thread(target=lambda: (watched.poll(None), os._exit(0)), daemon=True).start()
     if _HAS_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
