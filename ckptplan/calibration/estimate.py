@@ -1,4 +1,4 @@
-"""Estimates times from rounds on a machine that others use, each with an interval (docs/accuracy.md).
+"""Estimates times from rounds on a machine with other programs, each with an interval (docs/accuracy.md).
 
 Each quantity is measured once in each round, in turn. Two effects disturb the measurements. Other programs only
 lengthen single runs. And the pace of the whole machine changes, which affects all runs of a round alike. So

@@ -1,6 +1,6 @@
 """``ckptplan profiles`` and ``workloads``: list, show and check built-in and other files, and write new ones.
 
-A new file is made of options. On a terminal, questions ask for what is missing.
+Options give the numbers of a new file. On a terminal, the program asks for missing numbers.
 """
 
 from __future__ import annotations

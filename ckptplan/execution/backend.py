@@ -75,7 +75,7 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class CountedSizes:
-    """Bytes as the fields of a workload of one unit, each with its basis."""
+    """The bytes of a cell, by field of a workload of one unit, each with its basis."""
 
     state_bytes: int
     tape_bytes: int

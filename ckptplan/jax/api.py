@@ -147,7 +147,7 @@ def with_loss(
 
     total: Any = 0.0
     if jax.sharding.get_abstract_mesh().manual_axes:
-        # Within shard_map, a sum begins with the axes of devices along which its terms vary.
+        # Within shard_map, the initial sum needs the axes of devices along which its terms vary.
         def first_term(init: Any, xs: Any) -> Any:
             return step((init, jnp.int32(0), 0.0), jax.tree.map(lambda leaf: leaf[0], xs))[0][2]
 

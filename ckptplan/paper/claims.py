@@ -182,7 +182,7 @@ def larger_networks(setting: PaperSetting) -> Computed:
 
 
 def peaks_of_figure_3(setting: PaperSetting) -> Computed:
-    """Compare the curves of Figure 3, whose caption claims efficiency across model sizes without a number."""
+    """Compare the memory of Double and Base in Figure 3, whose caption claims efficiency without a number."""
     panels = make_figure_3(setting).panels
     ratios = [
         double.local_peak_bytes / base.local_peak_bytes

@@ -1,4 +1,4 @@
-"""The cost of a played schedule, compared with its plan's prediction."""
+"""Describes a simulation: the cost of a played schedule, compared with its plan's prediction."""
 
 from __future__ import annotations
 

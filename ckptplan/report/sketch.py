@@ -71,7 +71,7 @@ class TooLongToDraw(InputError):  # noqa: N818 - names the state of the schedule
 
 
 def sketch_schedule(plan: Plan, *, detail: Detail) -> Sketch:
-    """Play the schedule of a plan and return its timeline. Raises TooLongToDraw, and as ``simulate`` does."""
+    """Play the schedule of a plan and return its timeline. Raises TooLongToDraw and errors of ``simulate``."""
     collector = TimelineCollector(plan, detail)
     simulate(plan, sink=collector.add)
     return collector.finish()

@@ -42,7 +42,7 @@ class OnlineFactors:
 
     @property
     def over_revolve(self) -> npt.NDArray[np.float64]:
-        """Advances of the online schedule over those of Revolve. Advances are runs other than recordings."""
+        """Advances of the online schedule divided by Revolve's. Advances are runs other than recordings."""
         ratio: npt.NDArray[np.float64] = (self.online - self.steps) / np.maximum(
             self.revolve - self.steps, 1
         )

@@ -27,7 +27,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A part of a sweep of ``total`` rows: every ``count``-th block of them, from block ``number`` on.
+    """A part of a sweep of ``total`` rows: every ``count``-th block of rows, from block ``number`` on.
 
     Numbers count from 1.
     """

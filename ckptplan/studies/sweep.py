@@ -219,7 +219,7 @@ def make_sweep(
     command: str = "",  # noqa: ARG001 - every use case takes it, and rows have no provenance
     **wishes: Unpack[Wishes],
 ) -> Sweep:
-    """Return a sweep that is checked but not begun; the arguments are those of ``sweep``. Raises InputError.
+    """Make and check a sweep without planning rows. The arguments are as in ``sweep``. Raises InputError.
 
     ``shard`` is the number of a part, from 1, and how many parts there are.
     """
