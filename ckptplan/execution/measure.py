@@ -39,9 +39,9 @@ def measure(
 ) -> Workload:
     """Measure the functions of ``execute`` on the first steps, and return a workload with sizes and times.
 
-    The steps run 13 times forward, five times of these by ``advance``, and eight times backward. If
-    ``tape_bytes`` is given, they run three times fewer each way. The working state is restored afterwards.
-    Reset everything else that ``backward`` changes, such as gradients, yourself.
+    The steps run forward 13 times (five times by ``advance``) and backward eight times. If ``tape_bytes`` is
+    given, they run three times fewer each way. The working state is restored afterwards. Reset everything else
+    that ``backward`` changes, such as gradients, yourself.
 
     Arguments:
         advance: as for ``execute``.

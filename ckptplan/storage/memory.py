@@ -23,7 +23,7 @@ def host_memory_bytes() -> int:
 
 
 def find_free_memory() -> int | None:
-    """Return the bytes of host memory that this process may still take, None if the system reports none."""
+    """Return the bytes of host memory that this process may still take, None if they are not known."""
     if not Path("/proc/meminfo").exists():
         return None
     import resource

@@ -178,9 +178,9 @@ def pareto(
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
         steps: T, in place of the workload's T.
-        points: the largest number of points, by default 400 (100 if steps have caches). They are the best plans
-            within the local budget, within the smallest and the largest useful budget, and within budgets
-            between, evenly spaced in the logarithm of memory without resident bytes.
+        points: the most points, by default 400 (100 if steps have caches): the best plans within the local
+            budget, the least and the largest useful budget, and budgets between, evenly spaced in the logarithm
+            of memory without resident bytes. The plan of a point also suits every budget up to the next one.
         exact: lists every point of the front, for up to 100,000 steps.
         resolution: lists the points that differ by this share in memory or time, 0.01 or '1%'; 0 is ``exact``.
         objective: what ``best`` optimizes within the budget: 'time', 'memory', or 'balanced' for the knee.

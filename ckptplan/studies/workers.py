@@ -235,9 +235,9 @@ class WorkerPool(Executor):
 def _start_safely() -> Iterator[None]:
     """Start processes without the current folder on their path, and with SIGINT, SIGTERM and SIGHUP blocked.
 
-    `python -c` would put the current folder before the parent's path. A signal before a worker gets its task
-    would make the worker print a traceback. Workers inherit the mask. A terminal sends Ctrl-C to all processes,
-    but only the parent should handle it. Other programs that this process starts are not affected.
+    `python -c` would put the current folder before the parent's path. If a signal ended the parent before a
+    worker got its task, the worker would print a traceback. Workers inherit the mask, so that only the parent
+    handles Ctrl-C, which a terminal sends to all. Other programs that this process starts are not affected.
     """
     folder = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = folder or "1"
