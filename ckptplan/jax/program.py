@@ -343,12 +343,12 @@ def go_back(
     final, stacked = gradients
     rows = _Rows(program, table.backward, constants, xs)
     wanted_inputs = pick(step.inputs, wanted.inputs)
-    no_gradients = make_zeros([leaf.to_ct_aval() for leaf in pick(step.outputs, differentiable(step.outputs))])
+    zeros = make_zeros([leaf.to_ct_aval() for leaf in pick(step.outputs, differentiable(step.outputs))])
 
     def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         index = program.index_of(t)
-        incoming = gradient, no_gradients if stacked is None else take_given(stacked, index)
+        incoming = gradient, zeros if stacked is None else take_given(stacked, index)
         given = constants, rows.read_tape(buffers, t), rows.take_input(t), incoming
         totals, gradient, of_input = program.sums.reverse(totals, given, slot)
         return gradient, totals, put(of_inputs, of_input, index)
