@@ -106,7 +106,7 @@ class MeasuredCell:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The record of the measurement, dated now. Call it when the measurement ends."""
+        """The record of the measurement, dated at its first use, which is right after the measurement."""
         here, times = self.environment, self.times
         return Calibration(
             machine=here.machine,

@@ -608,7 +608,7 @@ class _Study:
         return self._stays[key]
 
     def _is_ahead(self, axis: Axis, factor: float) -> bool:
-        """Return whether the kept plan is not among the compared ones, and leads by more than the resolution."""
+        """Return whether the kept plan's strategy is not compared and its lead exceeds the resolution."""
         seconds, question = self._price_left_out(axis, factor), self._ask(axis, factor)
         return seconds is not None and question.faster_than(seconds / (1 - question.resolution)) is None
 
