@@ -97,7 +97,7 @@ def simulate(
     loaded = load_plan(plan)
     sinks: list[Callable[[Event], None]] = []
 
-    def take(event: Event) -> None:
+    def forward_event(event: Event) -> None:
         for sink in sinks:
             sink(event)
 

@@ -313,7 +313,7 @@ class JaxProgram(Program):
             state_bytes=footprint.state_bytes,
             local_bytes=table.buffer_bytes,
             remote_bytes=table.remote_slots * footprint.state_bytes,
-            counts={"recomputed_steps": self._count_again(footprint.tape)},
+            counts={"recomputed_steps": self._count_recomputed(footprint.tape)},
         )
 
     def _find_footprint(self, plan: Plan) -> StepFootprint:

@@ -43,9 +43,7 @@ class OnlineFactors:
     @property
     def over_revolve(self) -> npt.NDArray[np.float64]:
         """Advances of the online schedule divided by Revolve's. Advances are runs other than recordings."""
-        ratio: npt.NDArray[np.float64] = (self.online - self.steps) / np.maximum(
-            self.revolve - self.steps, 1
-        )
+        ratio: npt.NDArray[np.float64] = (self.online - self.steps) / np.maximum(self.revolve - self.steps, 1)
         return ratio
 
 

@@ -84,8 +84,7 @@ def _reprice(kept: Answer, question: Question) -> float | None:
 def _compare_sizes(costs: StepCosts, old: StepCosts) -> tuple[bool, bool]:
     """Return whether states, tapes and chunks have the same bytes as in ``old``, and whether none is larger."""
     sizes, old_sizes = (
-        (step.state_bytes, step.tape_bytes, step.chunk_bytes, step.remote_state_bytes)
-        for step in (costs, old)
+        (step.state_bytes, step.tape_bytes, step.chunk_bytes, step.remote_state_bytes) for step in (costs, old)
     )
     return sizes == old_sizes, all(map(le, sizes, old_sizes))
 

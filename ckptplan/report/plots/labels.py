@@ -51,7 +51,7 @@ class Labels:
         squares = self._trace(line)
         # Prefer squares that no other line passes, so that it is clear which line the label names.
         exclusive = squares * (self._taken <= 1)
-        self._settle(annotation, exclusive if exclusive.any() else squares)
+        self._move_text(annotation, exclusive if exclusive.any() else squares)
 
     def label_point(self, x: float, y: float, text: str, **style: Any) -> None:
         """Write a text as near to a point as it fits, and draw a thin line from the text to the point."""
@@ -62,7 +62,7 @@ class Labels:
         self._taken += np.hypot(across - place[0], upwards - place[1]) <= _AROUND
         pointer = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4}
         annotation = self._write(text, style, xy=(x, y), arrowprops=pointer)
-        self._settle(annotation, target)
+        self._move_text(annotation, target)
         squares = np.linspace(place, np.array(annotation.xyann) * self._shape, max(self._shape)).astype(int)
         self._taken[tuple(np.clip(squares, 0, np.array(self._shape) - 1).T)] += 1
 
