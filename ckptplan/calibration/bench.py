@@ -1,4 +1,4 @@
-"""Defines what a calibration measures of a cell: its bytes, and programs that run in rounds."""
+"""Defines the measurements of a calibration: the bytes of a cell, and programs that run in rounds."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ LEAST_ROUNDS = 3
 
 
 def assume_times(seconds: Mapping[str, float], why: str) -> dict[str, tuple[float, str]]:
-    """Return times of steps with their origin; there may be others among them, which are left out."""
-    # More digits would pretend that these times are known well.
+    """Return the times of a step among ``seconds``, each with the origin ``why``."""
+    # Two digits, since more digits would suggest a precise measurement.
     return {name: (float(f"{seconds[name]:.2g}"), why) for name in TIMES}
 
 
 class Bench(ABC):
     """The runs that measure a cell: some count its bytes, and others are timed in rounds."""
 
-    #: The runs in which bytes are counted, and those of a round.
+    #: The number of runs that count bytes, and the number of runs in a round.
     size_runs: int = 0
     round_runs: int
-    #: The estimated seconds of counting bytes, of what runs before the first round, and of a round.
+    #: The estimated seconds of counting bytes, of the runs before the first round, and of a round.
     size_seconds: float = 0.0
     start_seconds: float
     round_seconds: float
-    #: What runs in a round, in words.
+    #: The runs of a round, in words.
     text: str
-    #: By the fields of a workload, how each time is obtained.
+    #: By field of a workload: how the time is obtained.
     ways: Mapping[str, str]
 
     def seconds(self, rounds: int) -> float:
-        """Return the estimated seconds of everything; without rounds, of counting bytes."""
+        """Return the estimated seconds of the whole measurement; without rounds, of counting bytes."""
         return self.size_seconds + (self.start_seconds + rounds * self.round_seconds if rounds else 0.0)
 
     def describe(self, rounds: int) -> str:
-        """Return how long it takes, and why: 'about 40 s: 5 rounds of 6 schedules, ...'."""
+        """Return how long the measurement takes, and why: 'about 40 s: 5 rounds of 6 schedules, ...'."""
         parts = [f"{rounds} rounds of {self.text}"] if rounds else []
         parts += [f"sizes in {self.size_runs} runs"] if self.size_runs else []
         return f"{format_wait(self.seconds(rounds))}: {', '.join(parts) or 'sizes from shapes'}"
@@ -51,14 +51,14 @@ class Bench(ABC):
 
     @abstractmethod
     def start(self) -> Sequence[Run]:
-        """Return the runs of a round, after what is slower the first time."""
+        """Warm up, and return the runs of a round."""
 
     @abstractmethod
     def read(self, reports: Sequence[Report]) -> Round:
-        """Return the rows of a round that is complete."""
+        """Return the rows of a complete round."""
 
     def complete(self, sizes: CountedSizes) -> CountedSizes:
-        """Return the sizes with what the runs showed of them."""
+        """Return the sizes, improved by sizes that the runs showed."""
         return sizes
 
     def roofline(self) -> Roofline | None:

@@ -1,4 +1,4 @@
-"""Measures a cell on a machine, and returns a workload and a profile with their basis."""
+"""Implements ``calibrate``: measures a cell on a machine, and makes a workload and a profile."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ckptplan.planning.optimize import INTERVAL, optimize
 from ckptplan.units import format_bytes, format_share, format_wait
 from ckptplan.wording import Argument
 
-#: Times of a quick calibration are not known better than this, whatever its rounds say.
+#: The least uncertainty of times of a quick calibration, even if its rounds agree better.
 _QUICK_UNCERTAINTY = 0.1
-#: A limit that is proposed is so many times the estimate, which may be off.
+#: A suggested time limit is this many times the estimate, which may be off.
 _SPARE = 1.5
 
 
-class Noisy(CkptplanError):  # noqa: N818 - what the machine is
+class Noisy(CkptplanError):  # noqa: N818 - names the state of the machine
     """The machine was too noisy for times within the requested tolerance."""
 
     exit_code: ClassVar[int] = 4
@@ -51,7 +51,7 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
 
 
 class RunCounter:
-    """Reports progress as the number of runs that are done, of all that are expected."""
+    """Reports progress as the number of completed runs, out of the expected number."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._done, self._total, self._progress = 0, max(1, total), progress
@@ -59,7 +59,7 @@ class RunCounter:
             progress(0, self._total)
 
     def __call__(self) -> None:
-        """Count a run. A run that nobody expected, as a repeated one, leaves the last share as it is."""
+        """Count a run. Runs beyond the expected number, as repeated ones, are not reported."""
         self._done += 1
         if self._progress is not None and self._done <= self._total:
             self._progress(self._done, self._total)
@@ -67,37 +67,37 @@ class RunCounter:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """The result of a calibration; ``noisy`` is the error that a strict one raises, None on a quiet machine."""
+    """The result of a calibration. ``noisy`` is the error to raise on a noisy machine, None on a quiet one."""
 
     workload: Workload
     profile: HardwareProfile
-    #: The range of the workspaces of several runs, as a share of the peak.
+    #: The range of the measured workspaces, as a share of the peak.
     workspace_residual: float
     noisy: Noisy | None
-    #: What was left out of a whole calibration, and why; the basis of each time says it, too.
+    #: The parts of a calibration that were left out, and why. The basis of each time has the same text.
     left_out: tuple[str, ...] = ()
-    #: What ended the measurement before its last round, such as KeyboardInterrupt.
+    #: The exception that ended the measurement before its last round, such as KeyboardInterrupt.
     ended_by: BaseException | None = None
 
     def propose_budget(self) -> int:
-        """Return a local budget, in bytes of two digits, for all caches and a tenth of the tapes of base."""
+        """Return a local budget in bytes, of two digits: enough for all caches and a tenth of base's tapes."""
         workload = self.workload
-        each_step = workload.resident_bytes_per_step + workload.cache_bytes
-        resident = workload.resident_bytes + workload.steps * each_step
+        per_step = workload.resident_bytes_per_step + workload.cache_bytes
+        resident = workload.resident_bytes + workload.steps * per_step
         resident += workload.workspace_bytes + workload.chunk_workspace_bytes
         tapes = max(0.1 * workload.steps, 4.0) * (workload.tape_bytes + workload.state_bytes)
         return int(float(f"{1.05 * (resident + tapes):.1e}"))
 
     def explain_uncertainty(self, *, tolerance: float, budget: int) -> str | None:
-        """Return what unknown times mean for a plan, None if they are known to within the tolerance."""
+        """Return the effect of uncertain times on a plan in words, None if they are within the tolerance."""
         calibration = self.workload.calibration
-        known = 0.0 if calibration is None else calibration.uncertainty
-        if known <= tolerance and self.noisy is None:
+        share = 0.0 if calibration is None else calibration.uncertainty
+        if share <= tolerance and self.noisy is None:
             return None
         plan = optimize(self.workload, self.profile, local_bytes=budget)
         interval = next((entry.text for entry in plan.estimate_basis if entry.field == INTERVAL), "")
         return (
-            f"times of steps are only known to within {format_share(known)}, as rounds, or chunks of several "
+            f"times of steps are only known to within {format_share(share)}, as rounds, or chunks of several "
             f"sizes, differ; a plan for {format_bytes(budget)} takes {interval}"
         )
 
@@ -125,8 +125,8 @@ def calibrate(
     """Measure a cell and return a workload and a profile.
 
     Bytes are counted. Times are lower quartiles of rounds, fitted over several chunk sizes, each with an
-    interval; messages are fitted over several numbers of states. If Ctrl-C, or a signal that the caller turns
-    into an exception, ends the measurement after three rounds or more, the result is that of these rounds.
+    interval. Messages are fitted over several numbers of states. If Ctrl-C, or a signal that the caller turns
+    into an exception, ends the measurement after three or more rounds, the result is based on these rounds.
 
     Arguments:
         spec: the cell and its sizes.
@@ -137,16 +137,16 @@ def calibrate(
         device: 'cpu' or 'cuda'.
         thread_count: the number of threads; None keeps it.
         tape: the kind of tapes of a cell of JAX (docs/jax.md); None is 'residuals'.
-        remote_dir: the folder that is measured as remote memory, in place of host memory: states are written
-            and read as ``offload=`` does, and all times are wall time, as processor time does not see a disk.
+        remote_dir: the folder that is measured as remote memory, in place of host memory. States are written
+            and read as ``offload=`` does. All times are wall time, since processor time leaves out a disk.
         repeats: the number of rounds.
-        tolerance: if the rounds of a time of a step spread by more than half of this share, the result is
+        tolerance: if a time of a step spreads over the rounds by more than half of this share, the result is
             ``noisy``, and its intervals are wide.
         seed: the seed of weights and data.
-        quick: whether to measure in a few seconds: three rounds of a few short schedules, whose times are
-            known to 10 % at best; it is never ``noisy``.
+        quick: whether to measure in a few seconds: three rounds of a few short schedules. Their times are
+            known to 10 % at best. The result is never ``noisy``.
         max_seconds: the longest time that all runs may take, as estimated from a few steps; None for no limit.
-        announce: called with lines on how long it takes.
+        announce: called with lines that say how long the measurement takes.
         keep: called with the workload that `count_sizes` would return, as soon as sizes are counted.
         progress: called with the number of runs done and the number of all runs.
 
@@ -181,7 +181,7 @@ def calibrate(
         except Exception:
             raise
         except BaseException as end:
-            # Ctrl-C, or what the caller makes of a signal.
+            # Ctrl-C, or an exception that the caller raises on a signal.
             if len(measured) < LEAST_ROUNDS:
                 raise
             ended_by = end
@@ -209,7 +209,7 @@ def calibrate(
     profile = cell.make_profile(profile_name)
     uncounted = (roofline.why,) if roofline is not None and roofline.operations is None else ()
     field, spread = fit.widest
-    # A quick one promises little, and its uncertainty says how little.
+    # A quick calibration is never noisy, since its uncertainty is large anyway.
     is_noisy = spread > tolerance / 2 and not quick
     return Calibrated(
         workload=cell.make_workload(profile),
@@ -238,19 +238,19 @@ def count_sizes(
 ) -> Workload:
     """Count the bytes of a cell, and return a workload whose times are assumed.
 
-    Such a workload shows what fits and plans for the least memory. Its times are ``times``, or the least
-    of a few short runs, on one thread if that is quicker and ``thread_count`` does not say how many; `validate`
-    does not compare them with measurements. Of a cell of JAX, nothing runs: bytes come from shapes, and times
+    Such a workload shows which plans fit, and suits plans for the least memory. Its times are ``times``, or the
+    least of a few short runs, on one thread if that is quicker and ``thread_count`` is None. `validate` does
+    not compare these times with measurements. A cell of JAX does not run: bytes come from shapes, and times
     from operations.
 
-    The arguments are those of ``calibrate``, and ``times``: fields of a workload that are times; the others
+    The arguments are those of ``calibrate``, and ``times`` by field of a workload; times that are not given
     follow from ``forward_seconds``. Raises InputError.
     """
-    given = complete_times(times) if times else None
+    given_times = complete_times(times) if times else None
     backend = open_backend(spec, device=device, thread_count=thread_count, tape=tape)
     with backend.prepare():
         network = build_network(backend, spec, batch=batch, seed=seed, announce=announce)
-        # Nothing of a cell of JAX runs.
+        # A cell of JAX does not run here, so its pace is not needed.
         pace = Pace(step_seconds=1.0)
         if spec.runtime == "torch":
             if thread_count is None:
@@ -260,11 +260,11 @@ def count_sizes(
         _check_seconds(bench, 0, max_seconds=max_seconds)
         _say(announce, bench.describe(0))
         sizes = bench.count_sizes(RunCounter(bench.size_runs, progress))
-    return make_counted(spec, sizes, given, batch=batch, steps=steps, name=name)
+    return make_counted(spec, sizes, given_times, batch=batch, steps=steps, name=name)
 
 
 def _check_seconds(bench: Bench, rounds: int, *, max_seconds: float | None, quick: Bench | None = None) -> None:
-    """Raise InputError, with what would fit, if a bench takes longer than ``max_seconds``."""
+    """Raise InputError, with suggestions, if a bench takes longer than ``max_seconds``."""
     limit, seconds = inf if max_seconds is None else max_seconds, bench.seconds(rounds)
     if seconds <= limit:
         return
@@ -284,7 +284,7 @@ def _check_seconds(bench: Bench, rounds: int, *, max_seconds: float | None, quic
 
 
 def _round_up(seconds: float) -> int:
-    """Return whole seconds, the next ten from 20 on."""
+    """Round seconds up to a whole number, above 20 to a multiple of ten."""
     unit = 10 if seconds > 20 else 1
     return unit * (int(seconds // unit) + 1)
 

@@ -1,4 +1,4 @@
-"""Makes what a calibration writes: a workload of counted sizes with its times, and the profile of a machine."""
+"""Makes the files of a calibration: a workload with counted sizes and measured times, and a profile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Mea
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.units import format_bytes, format_share
 
-#: A step takes at least a nanosecond: these times must be above zero.
+#: The least seconds of times that must be above zero, and the fields of these times.
 _LEAST_SECONDS, _POSITIVE = 1e-9, ("forward_seconds", "recompute_seconds", "backward_seconds")
-#: Share of a measured machine's memory that plans leave free, and why.
+#: The share of a measured machine's memory that plans leave free, and the reason.
 _HEADROOM = 0.1
 _HEADROOM_ASSUMPTION = (
     "10 %: other programs, the driver and holes of the allocator take a part that was not measured."
@@ -36,7 +36,7 @@ def make_counted(
     steps: int,
     name: str,
 ) -> Workload:
-    """Return a workload of counted sizes and of times that are given, or those of the sizes."""
+    """Return a workload of counted sizes, with given times or else the assumed times of ``sizes``."""
     seconds, basis = split_origins(given or sizes.assumed)
     return Workload(
         name=name,
@@ -54,24 +54,24 @@ def make_counted(
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCell:
-    """What was measured of a cell on a machine; numbers that are written are rounded to four digits."""
+    """The measurements of a cell on a machine. Numbers in files are rounded to four digits."""
 
-    #: The workload of its sizes, whose times are assumed.
+    #: The workload with counted sizes and assumed times.
     counted: Workload
     seed: int
     environment: Environment
     sizes: CountedSizes
     times: Times
-    #: Peaks of the machine and what a step computes, for an estimate of its times on other machines.
+    #: Peak rates of the machine and operations of a step, to estimate times on other machines.
     roofline: Roofline | None
-    #: The number of rounds, and by the fields of times, how each was obtained.
+    #: The number of rounds, and by field: how the time was obtained.
     rounds: int
     ways: Mapping[str, str]
-    #: What was left out of the measurement; the basis of each time says it.
+    #: The parts of the measurement that were left out. The basis of each time mentions them.
     left_out: Sequence[str]
 
     def make_workload(self, profile: HardwareProfile) -> Workload:
-        """Return the workload with the times that were measured; ``profile`` is that of the machine."""
+        """Return the workload with the measured times. ``profile`` is the profile of the machine."""
         counted, calibration, times = self.counted, self.calibration, self.times
         seconds = {field: times[field].value for field in (*TIMES, *ACTION_TIMES)}
         seconds |= {field: max(seconds[field], _LEAST_SECONDS) for field in _POSITIVE}
@@ -82,8 +82,8 @@ class MeasuredCell:
             measured = rounded["forward_seconds"] + rounded["backward_seconds"]
             ideal = find_ideal(operations, profile)
             share = min(1.0, (ideal["forward_seconds"] + ideal["backward_seconds"]) / measured)
-            known = {"efficiency": _round_digits(share), "measured_on": profile.name}
-            rounded["operations"] = operations.model_copy(update=known)
+            efficiency = {"efficiency": _round_digits(share), "measured_on": profile.name}
+            rounded["operations"] = operations.model_copy(update=efficiency)
             basis["operations"] = Basis(kind="measured", why=self.roofline.why)
         remark = self.environment.remark
         parts = (counted.cell, f"batch {counted.batch}", remark, f"measured on {calibration.machine}")
@@ -98,15 +98,15 @@ class MeasuredCell:
 
     def _explain_times(self) -> dict[str, Basis]:
         measured = f"lower quartile of rounds, {self.calibration.clock} on {self.calibration.threads_text}"
-        known = {field: f"known to within {format_share(self.times[field].farthest)}" for field in self.ways}
+        limits = {field: f"known to within {format_share(self.times[field].farthest)}" for field in self.ways}
         return {
-            field: Basis(kind="measured", why="; ".join((f"{way}, {measured}", known[field], *self.left_out)))
+            field: Basis(kind="measured", why="; ".join((f"{way}, {measured}", limits[field], *self.left_out)))
             for field, way in self.ways.items()
         }
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The record of the measurement, which ends now."""
+        """The record of the measurement, dated at its first use, which is right after the measurement."""
         here, times = self.environment, self.times
         return Calibration(
             machine=here.machine,
@@ -116,7 +116,7 @@ class MeasuredCell:
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seed=self.seed,
             clock=here.clock,
-            # That of the worst time of a step.
+            # The uncertainty of the least certain time of a step.
             uncertainty=_round_digits(max(times[field].farthest for field in STEPS)),
             transfer_uncertainty=_round_digits(
                 max(times["write_seconds"].farthest, times["read_seconds"].farthest)
@@ -134,15 +134,15 @@ class MeasuredCell:
         here, times, size = self.environment, self.times, self.sizes.state_bytes
         today = self.calibration.date[:10]
         shared = here.remote_bytes == here.memory_bytes
-        moved = here.messages.format(state=format_bytes(size))
+        message_text = here.messages.format(state=format_bytes(size))
         latency = times["message_seconds"]
         when, within = "once a message, either way", "contained in the latency"
         if not latency.value:
             within = "contained in the rates"
             when = f"{within}: each state is a message"
 
-        def source(text: str, note: str | None = None, known: Estimate | None = None) -> Source:
-            factors: dict[str, Any] = {} if known is None else _list_factors(known)
+        def source(text: str, note: str | None = None, estimate: Estimate | None = None) -> Source:
+            factors: dict[str, Any] = {} if estimate is None else _list_factors(estimate)
             return Source(grade="M", source=text, date=today, note=note, **factors)
 
         numbers: dict[str, Any] = {
@@ -162,9 +162,9 @@ class MeasuredCell:
         for way in (WRITE, READ):
             field, moving = f"{way}_bytes_per_second", state_rate(times, way, state_bytes=size)
             numbers[field] = _round_digits(moving.value)
-            sources[field] = source(moved, "effective at this size", moving)
-        sources["latency_seconds"] = source(moved, when, latency)
-        sources["synchronisation_seconds"] = source(moved, within)
+            sources[field] = source(message_text, "effective at this size", moving)
+        sources["latency_seconds"] = source(message_text, when, latency)
+        sources["synchronisation_seconds"] = source(message_text, within)
         for field, (peak, how) in {} if self.roofline is None else self.roofline.peaks.items():
             numbers[field], sources[field] = _round_digits(peak), source(how)
         return HardwareProfile(
@@ -179,7 +179,7 @@ class MeasuredCell:
 
 
 def _list_factors(estimate: Estimate) -> dict[str, float]:
-    """Return the ends of an interval as factors of the number."""
+    """Return the ends of an interval divided by its value."""
     low, high = estimate.factors
     return {"low": min(1.0, _round_digits(low)), "high": max(1.0, _round_digits(high))}
 

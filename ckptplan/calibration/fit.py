@@ -1,17 +1,17 @@
-"""Separates measured seconds into those of steps, actions and messages: one fit of rows of counts and seconds.
+"""Separates measured seconds into the seconds of steps, actions and messages, by one fit over all measurements.
 
-What runs takes the sum of its parts, each a number of times (docs/equations.md). The parts are
+The seconds of a run are the sum over its parts of count x seconds of a part (docs/equations.md). The parts are
 
     forward, recompute    a step that runs for the first time, or again
-    overhead, backward    what recording adds to a step; a step that is reversed
-    action                the fixed seconds of an action, whatever its number of steps
+    overhead, backward    the extra time of recording a step; a step that is reversed
+    action                the fixed seconds of an action, for any number of steps
     save, load            a local save or load, which has no steps
     message, batch        a save to or a load from remote memory, and a transfer, without the states that move
     write, read           each state that moves
     call                  a compiled program
 
-A row is an action, or a whole program where actions cannot be timed. The seconds of the parts have the least
-squares of relative errors over all rows, so that short chunks count as much as long ones.
+A row is an action, or a whole program if actions cannot be timed. The fit minimizes the squares of the relative
+errors over all rows, so that short chunks count as much as long ones.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ckptplan.calibration.estimate import Estimate, estimate_rounds
 from ckptplan.schedule.actions import Action, Advance, Backward, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import READ, WRITE, Event, Frontier
 
-#: How often the cost of an action counts in a recording, and in its backward pass, which build and walk a
-#: graph. An advance takes it once.
+#: The multiples of an action's fixed cost in a recording, which builds a graph, and in its backward pass, which
+#: walks the graph. An advance takes the fixed cost once.
 _RECORD, _REVERSE = 1.5, 2.5
-#: How many of each part.
+#: Part -> its count.
 Counts = Mapping[str, float]
 
 
-def count_action(action: Action, again: int) -> dict[str, float]:
-    """Return the parts of an action, of whose steps ``again`` ran before; none if it takes no time."""
+def count_action(action: Action, rerun: int) -> dict[str, float]:
+    """Return the parts of an action with ``rerun`` recomputed steps; none for an action without duration."""
     match action:
         case Advance(start, stop):
-            parts: dict[str, float] = {"forward": stop - start - again, "recompute": again, "action": 1}
+            parts: dict[str, float] = {"forward": stop - start - rerun, "recompute": rerun, "action": 1}
         case Record(start, stop):
             steps = stop - start
-            parts = {"forward": steps - again, "recompute": again, "overhead": steps, "action": _RECORD}
+            parts = {"forward": steps - rerun, "recompute": rerun, "overhead": steps, "action": _RECORD}
         case Backward(start, stop):
             parts = {"backward": stop - start, "action": _REVERSE}
         case Save(_, Tier.LOCAL):
@@ -53,7 +53,7 @@ def count_action(action: Action, again: int) -> dict[str, float]:
         case Load():
             parts = {"message": 1, READ: 1}
         case Transfer(states, _, target):
-            # Without what a Save or a Load takes besides, so that it is less than a message.
+            # A transfer takes less than the message of a Save or a Load, so it is another part.
             parts = {"batch": 1, WRITE if target is Tier.REMOTE else READ: len(states)}
         case _:
             parts = {}
@@ -61,7 +61,7 @@ def count_action(action: Action, again: int) -> dict[str, float]:
 
 
 def count_actions(actions: Iterable[Action], *, sweep: bool = False) -> Counter[str]:
-    """Return the parts of a schedule; with ``sweep``, of the actions before its first Backward."""
+    """Return the parts of a schedule; with ``sweep``, only of the actions before its first Backward."""
     parts: Counter[str] = Counter()
     frontier = Frontier()
     for action in actions:
@@ -73,7 +73,7 @@ def count_actions(actions: Iterable[Action], *, sweep: bool = False) -> Counter[
 
 @dataclass(frozen=True, kw_only=True)
 class TimedRow:
-    """What something consists of, and the seconds that it took."""
+    """The parts of an action or a program, and its measured seconds."""
 
     counts: Counts
     seconds: float
@@ -84,16 +84,16 @@ class TimedRow:
         return WRITE in self.counts or READ in self.counts
 
 
-#: The rows of a round, in which everything ran once; each round has the same names of rows.
+#: The rows of a round, by name. All rounds have the same names.
 Round = Mapping[Hashable, TimedRow]
 
 
 def read_events(*timelines: Iterable[Event]) -> Round:
-    """Return the rows of a round whose actions were timed one by one: one for each kind and size.
+    """Return the rows of a round whose actions were timed one by one: a row for each kind and size of action.
 
-    Their seconds are means; those of messages are medians, as the first message of a run takes longer, and each
-    timeline counts as much as another. A timeline with messages gives the rows of messages alone: steps are
-    timed without them.
+    The seconds of a row are the mean over its actions, or for messages the median, since the first message of a
+    run takes longer. All timelines have equal weight. A timeline with messages gives rows of messages only,
+    since steps are timed without messages.
     """
     by_name: dict[Hashable, list[TimedRow]] = defaultdict(list)
     for events in timelines:
@@ -104,18 +104,18 @@ def read_events(*timelines: Iterable[Event]) -> Round:
                 rows[tuple(counts.items())].append(TimedRow(counts=counts, seconds=event.end - event.start))
         moving = {name: timed for name, timed in rows.items() if timed[0].moves}
         for name, timed in (moving or rows).items():
-            by_name[name].append(_take_middle(timed))
-    return {name: _take_middle(timed) for name, timed in by_name.items()}
+            by_name[name].append(_average_rows(timed))
+    return {name: _average_rows(timed) for name, timed in by_name.items()}
 
 
-def _take_middle(rows: Sequence[TimedRow]) -> TimedRow:
-    middle = statistics.median if rows[0].moves else statistics.fmean
-    return TimedRow(counts=rows[0].counts, seconds=middle(row.seconds for row in rows))
+def _average_rows(rows: Sequence[TimedRow]) -> TimedRow:
+    average = statistics.median if rows[0].moves else statistics.fmean
+    return TimedRow(counts=rows[0].counts, seconds=average(row.seconds for row in rows))
 
 
 #: The seconds of fields of a workload and of messages (message_seconds, write_seconds, read_seconds).
 Times = Mapping[str, Estimate]
-#: A time -> its part, and how many of the part it is.
+#: Field of a time -> its part, and the multiple of the part.
 _FIELDS: Mapping[str, tuple[str, float]] = {
     "forward_seconds": ("forward", 1),
     "recompute_seconds": ("recompute", 1),
@@ -129,14 +129,14 @@ _FIELDS: Mapping[str, tuple[str, float]] = {
     "write_seconds": (WRITE, 1),
     "read_seconds": (READ, 1),
 }
-#: The times of a step that take most of a run. The overhead of recording is only known as a difference.
+#: The times of a step that dominate a run. The overhead of recording is only known as a difference.
 STEPS = ("forward_seconds", "recompute_seconds", "backward_seconds")
-#: If a part takes this share of an action, the timings of the action show how precisely the part is known.
+#: If a part takes at least this share of an action, the timings of the action determine the part's interval.
 _MOSTLY = 0.7
 
 
 class Fit:
-    """The seconds of parts that fit the rows of several rounds best."""
+    """Fits the seconds of the parts to the rows of several rounds."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         names = list(rounds[0])
@@ -146,16 +146,16 @@ class Fit:
 
     @property
     def times(self) -> Times:
-        """Each time, with the interval that the actions of all sizes showed which consist mostly of it.
+        """Each time, with an interval from the misfit of the actions that consist mostly of it.
 
-        If none does, it is known through differences alone: the whole misfit of the rows nearest to it may be
-        its own.
+        If there are no such actions, the time is a difference of others. Then the misfit of the actions with
+        its largest share may be entirely due to it.
         """
         return {field: self._estimate(part).scaled(count) for field, (part, count) in _FIELDS.items()}
 
     @property
     def widest(self) -> tuple[str, float]:
-        """The time of a step whose actions spread most over the rounds, and their spread in the middle."""
+        """The time of a step whose actions spread most over the rounds, and the median of their spreads."""
         spreads = {
             field: statistics.median(row.spread for counts, row in self._rows if _FIELDS[field][0] in counts)
             for field in STEPS
@@ -165,7 +165,7 @@ class Fit:
     def _solve(self) -> dict[str, float]:
         from scipy.optimize import nnls
 
-        # What takes no time at all has no relative error.
+        # Rows of zero seconds have no relative error.
         timed = [(counts, row.value) for counts, row in self._rows if row.value]
         parts = list(dict.fromkeys(part for counts, _ in timed for part in counts))
         shares = [[counts.get(part, 0) / seconds for part in parts] for counts, seconds in timed]
@@ -174,14 +174,14 @@ class Fit:
 
     def _estimate(self, part: str) -> Estimate:
         estimate = Estimate.exactly(self._seconds.get(part, 0.0))
-        shown = []
+        misfits = []
         for counts, row in self._rows:
             model = sum(count * self._seconds.get(name, 0.0) for name, count in counts.items())
             if own := counts.get(part, 0) * estimate.value:
-                shown.append((own / model, (row.low - model) / own, (row.high - model) / own))
-        enough = min(_MOSTLY, max((share for share, *_ in shown), default=0.0))
-        for share, low, high in shown:
-            if share >= enough:
+                misfits.append((own / model, (row.low - model) / own, (row.high - model) / own))
+        least_share = min(_MOSTLY, max((share for share, *_ in misfits), default=0.0))
+        for share, low, high in misfits:
+            if share >= least_share:
                 estimate = estimate.widened(max(0.0, 1 + low), 1 + high)
         return estimate
 
@@ -189,7 +189,7 @@ class Fit:
 def state_rate(times: Times, way: str, *, state_bytes: int) -> Estimate:
     """Return the bytes per second of a 'write' or 'read' of states of this size.
 
-    If the time of a state is too short to distinguish from the message's, a hundredth of that is assumed.
+    If the seconds of a state cannot be distinguished from the message's, 1 % of the message's are assumed.
     """
     seconds = times[f"{way}_seconds"]
     least = max(0.01 * times["message_seconds"].value, 1e-9)

@@ -29,13 +29,13 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.units import format_share
 
-#: Seconds that a program of T steps may be expected to take, and the least and the largest T.
+#: The expected seconds of a timed program, and the least and the largest T of such programs.
 _RUN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 0.1, 64, 1024
 #: Steps of the chunks of the programs that are timed.
 _CHUNKS, _QUICK_CHUNKS = (1, 4, 16, 64), (4, 16)
 #: Segments of a nested schedule.
 _SEGMENTS = 4
-#: Programs of a round that are parts of base: two forward passes and its sweep. They are the first.
+#: The number of programs that are parts of base: two forward passes and its sweep. They come first in a round.
 _PARTS_OF_BASE = 3
 #: How each field is counted.
 _TEXTS = {
@@ -57,7 +57,7 @@ class JaxBench(Bench):
     Arguments:
         backend: JAX.
         network: the cell.
-        pace: how long its steps take.
+        pace: the pace of its steps.
         is_quick: whether fewer programs run.
     """
 
@@ -67,7 +67,7 @@ class JaxBench(Bench):
         length = int(min(_MOST_STEPS, max(_LEAST_STEPS, _RUN_SECONDS / pace.step_seconds)))
         length = length // _LEAST_STEPS * _LEAST_STEPS
         chunks = [chunk for chunk in (_QUICK_CHUNKS if is_quick else _CHUNKS) if chunk * _SEGMENTS <= length]
-        #: Base, then a schedule without and one with steps that run a third time, for each size of a chunk.
+        #: Base, then for each chunk size a standard schedule, and a nested one in which steps run a third time.
         self._schedules = [make_schedule("base", steps=length)]
         for chunk in chunks:
             segment = max(2 * chunk, length // _SEGMENTS // chunk * chunk)
@@ -77,9 +77,9 @@ class JaxBench(Bench):
             )
         self._programs: list[tuple[CompiledLoop, Counts]] = []
 
-        #: Parts of base, which take at most as long as it.
+        # The parts of base take at most as long as base.
         programs = [*self._schedules[:1] * _PARTS_OF_BASE, *self._schedules]
-        # Programs, and a message either way.
+        # The programs, and a message in each direction.
         self.round_runs = len(programs) + 2
         self.round_seconds = sum(map(pace.run, programs))
         self.start_seconds = len(programs) * pace.compile_seconds + self.round_seconds
@@ -88,7 +88,7 @@ class JaxBench(Bench):
         self.ways = {field: fitted for field in (*TIMES, *ACTION_TIMES) if field not in _TEXTS}
 
     def count_sizes(self, count: Callable[[], object]) -> CountedSizes:  # noqa: ARG002 - nothing runs
-        """Count the bytes of a step with the backend's kind of tape; nothing is run or compiled."""
+        """Count the bytes of a step with the backend's kind of tape, without running or compiling."""
         footprint = self._footprint
         return CountedSizes(
             state_bytes=footprint.state_bytes,
@@ -106,7 +106,7 @@ class JaxBench(Bench):
     def start(self) -> Sequence[Run]:
         """Compile the programs, run each once, and return the runs of a round."""
         network, tape, base = self._network, self._backend.tape, self._schedules[0]
-        # Two forward passes tell the time of a step from that of a call.
+        # Forward passes of two lengths separate the time of a step from the time of a call.
         for steps in (base.steps, base.steps // _SEGMENTS):
             forward = compile_forward(network, make_schedule("base", steps=steps))
             self._programs.append((forward, {"forward": steps, "call": 1}))
@@ -116,15 +116,15 @@ class JaxBench(Bench):
             self._programs.append((program, _count(schedule)))
         write, read, moved = compile_messages(self._footprint.state_bytes)
         state = jnp.ones(self._footprint.state_bytes, jnp.uint8)
-        held = write(state)
+        host_arrays = write(state)
         runs = [partial(program.measure, self._backend.clock) for program, _ in self._programs]
-        runs += [partial(time_message, write, state, moved), partial(time_message, read, held, moved)]
+        runs += [partial(time_message, write, state, moved), partial(time_message, read, host_arrays, moved)]
         for run in runs:
             run()
         return runs
 
     def read(self, reports: Sequence[Report]) -> Round:
-        """Return the rows of a round: of programs, and of a state that moves either way."""
+        """Return the rows of a round: programs, and states that move in each direction."""
         counts = [counts for _, counts in self._programs] + [{WRITE: 1}, {READ: 1}]
         rows: dict[Hashable, TimedRow] = {}
         for number, (parts, report) in enumerate(zip(counts, reports, strict=True)):
@@ -132,12 +132,12 @@ class JaxBench(Bench):
         return rows
 
     def complete(self, sizes: CountedSizes) -> CountedSizes:
-        """Return the sizes with the workspace that compiled programs show; the largest counts."""
+        """Return the sizes with the largest workspace that compiled programs report."""
         memory = [program.memory_bytes for program, _ in self._programs[_PARTS_OF_BASE:]]
         spaces = [
-            max(0, whole - self._footprint.tabulate(schedule).buffer_bytes - sizes.resident_bytes
+            max(0, program_bytes - self._footprint.tabulate(schedule).buffer_bytes - sizes.resident_bytes
                 - schedule.steps * sizes.resident_bytes_per_step)
-            for schedule, whole in zip(self._schedules, memory, strict=True)
+            for schedule, program_bytes in zip(self._schedules, memory, strict=True)
         ]  # fmt: skip
         residual = (max(spaces) - min(spaces)) / max(memory)
         why = (
@@ -153,6 +153,6 @@ class JaxBench(Bench):
 
 
 def _count(schedule: Schedule, *, sweep: bool = False) -> Counts:
-    """Return the parts of a program; local saves and loads are rows of arrays, without a time of their own."""
+    """Return the parts of a program, without local saves and loads, which are cheap copies of array rows."""
     parts = count_actions(schedule, sweep=sweep)
     return {name: count for name, count in parts.items() if name not in ("save", "load")} | {"call": 1}

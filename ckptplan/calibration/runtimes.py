@@ -26,12 +26,12 @@ def open_backend(
     """Return the backend that runs a cell. Raises InputError, and MissingExtra if it is not installed.
 
     Arguments:
-        spec: the cell, whose name says the runtime.
+        spec: the cell, whose name determines the runtime.
         device: 'cpu' or 'cuda'; cells of JAX are measured on processors only.
-        thread_count: the number of threads; None keeps it.
-        tape: the kind of tapes in JAX (docs/jax.md); None is 'residuals', or that of a plan.
-        remote_dir: the folder that is remote memory, which is made if it is missing; None for host memory,
-            where remote checkpoints of cells of JAX always are.
+        thread_count: the number of threads; None keeps the current number.
+        tape: the kind of tapes in JAX (docs/jax.md); None is 'residuals', or the kind of a plan.
+        remote_dir: the folder of remote checkpoints, made if it is missing; None for host memory, which is
+            the only choice for cells of JAX.
     """
     if spec.runtime == "torch":
         if tape is not None:
@@ -54,7 +54,7 @@ def open_backend(
             value=str(remote_dir),
             accepted="a cell of JAX without a folder",
         )
-    # They are fixed when JAX is imported.
+    # JAX reads the number of threads when it is imported.
     threads = set_threads(thread_count)
     import_module("ckptplan.jax")  # raises MissingExtra
     from ckptplan.jax.backend import JaxBackend
@@ -93,7 +93,7 @@ def build_network(
 def open_bench(
     backend: Any, spec: CellSpec, network: Any, pace: Pace, *, is_quick: bool = False, **options: Any
 ) -> Bench:
-    """Return the bench that measures a network; ``options`` are those of a ``TorchBench``."""
+    """Return the bench that measures a network. ``options`` are further arguments of ``TorchBench``."""
     if spec.runtime == "jax":
         from ckptplan.calibration.jax_bench import JaxBench
 
@@ -103,26 +103,26 @@ def open_bench(
     return TorchBench(backend, network, pace, is_quick=is_quick, **options)
 
 
-#: The flag of XLA that keeps it to one thread.
+#: The flag that limits XLA to one thread.
 _FLAG = "xla_cpu_multi_thread_eigen=false"
 _ONE_THREAD = f"--{_FLAG}"
 
 
 def set_threads(count: int | None) -> int:
-    """Set and return the number of threads of JAX. None keeps it.
+    """Set and return the number of threads of JAX. None keeps the current number.
 
     Raises InputError if JAX has already been imported with another number.
     """
     flags, given = os.environ.get("XLA_FLAGS", "").split(), os.environ.get("NPROC", "")
-    present = 1 if _ONE_THREAD in flags else int(given) if given.isdecimal() and int(given) else count_cores()
-    if count is None or count == present:
-        return present
+    current = 1 if _ONE_THREAD in flags else int(given) if given.isdecimal() and int(given) else count_cores()
+    if count is None or count == current:
+        return current
     if "jax" in sys.modules:
         raise InputError(
-            f"JAX runs with {present} already, which cannot be changed any more",
+            f"JAX runs with {current} already, which cannot be changed any more",
             field="thread_count",
             value=count,
-            accepted=f"{present}, or NPROC={count} in the environment before JAX is imported"
+            accepted=f"{current}, or NPROC={count} in the environment before JAX is imported"
             + (f" together with XLA_FLAGS={_ONE_THREAD}" if count == 1 else ""),
         )
     os.environ["NPROC"] = str(count)

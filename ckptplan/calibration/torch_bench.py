@@ -1,4 +1,4 @@
-"""Measures a cell of PyTorch: schedules that hold every kind of action and several sizes, and messages."""
+"""Measures a cell of PyTorch, by schedules with every kind of action in several sizes, and by messages."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from ckptplan.units import format_threads
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """How much of a cell is measured."""
+    """The extent of a measurement."""
 
-    #: Steps of the chunks that are timed: single steps show the fixed seconds of an action.
+    #: Steps of the timed chunks. Chunks of single steps show the fixed seconds of an action.
     chunks: tuple[int, ...]
     #: Steps between the states of a message, so that caches are in the same condition as in a plan.
     between: int
     size_runs: SizeRuns
 
 
-#: All of it; and less, for a quick calibration, or if a step takes so many seconds.
+#: The full extent, and a smaller one for quick calibrations and for steps of at least _LONG_SECONDS.
 FULL = Extent(chunks=(1, 4, 16, 64, 192), between=8, size_runs=ALL_RUNS)
 FEW = Extent(chunks=(1, 4, 16), between=2, size_runs=FEW_RUNS)
 _LONG_SECONDS = 4e-3
-#: The least number of steps of a schedule: single steps are timed several times in each round.
+#: The least number of steps of a schedule, so that single steps are timed several times in each round.
 _SINGLE_STEPS = 32
-#: Steps of the chunks of the runs that times are assumed from, and the most runs and seconds of them.
+#: For assumed times: the steps of a chunk, the most runs, and the most seconds of all runs.
 _ASSUMED_CHUNK, _ASSUMED_RUNS, _ASSUMED_SECONDS = 8, 10, 1.0
 
 
 class TorchBench(Bench):
     """Runs schedules in turn: some that time messages, and some that time steps.
 
-    A folder that is remote memory is timed by itself, as ``offload=`` times it.
+    If remote memory is a folder, it is timed separately, as ``offload=`` times it.
 
     Arguments:
         backend: PyTorch on a device.
         network: the cell.
-        pace: how long its steps take.
-        is_quick: whether less is measured than a step of this pace allows.
-        times_steps: whether steps are timed, and not only messages.
-        states: how many states may be in a folder at once.
+        pace: the pace of its steps.
+        is_quick: whether to use the smaller extent, even if steps are short.
+        times_steps: whether to time steps, and not only messages.
+        states: the number of states that may be in a folder at once.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class TorchBench(Bench):
         }
 
     def count_sizes(self, count: Callable[[], object]) -> CountedSizes:
-        """Count bytes in real storages, and time steps for the times that are assumed meanwhile."""
+        """Count bytes in real storages, and time a few steps to assume times until they are measured."""
         sizes = measure_bytes(self._network, runs=self._size_runs, count=count)
         return replace(sizes, assumed=self._assume_times(), timed_on=self._backend.environment.machine)
 
     def _assume_times(self) -> Mapping[str, tuple[float, str]]:
-        """Return times of steps with their origin, from the least of a few short runs."""
+        """Return the least times of steps in a few short runs, with their origin."""
 
         def make(chunk: int) -> Schedule:
             return make_schedule("nested", steps=8 * chunk, chunk_size=chunk, segment_size=4 * chunk)
@@ -102,9 +102,9 @@ class TorchBench(Bench):
             schedule = make(1)
         runs = min(_ASSUMED_RUNS, max(1, int(_ASSUMED_SECONDS / self._pace.run(schedule))))
         program = TorchProgram(self._network, schedule)
-        timed = [_time_kinds(program.time(by_action=True).events) for _ in range(runs)]
-        # Other programs only ever lengthen a run, and times of a workload are above zero.
-        least = {kind: max(min(seconds[kind] for seconds in timed), 1e-9) for kind in timed[0]}
+        runs_by_kind = [_time_kinds(program.time(by_action=True).events) for _ in range(runs)]
+        # Other programs can only lengthen a run, and the times of a workload must be above zero.
+        least = {kind: max(min(seconds[kind] for seconds in runs_by_kind), 1e-9) for kind in runs_by_kind[0]}
         here = self._backend.environment
         why = (
             f"the least of {runs} runs of {schedule.steps} steps on this machine, "
@@ -119,7 +119,7 @@ class TorchBench(Bench):
         return assume_times(seconds, why)
 
     def start(self) -> Sequence[Run]:
-        """Return the runs of a round, after a first one that warms up."""
+        """Run the first schedule to warm up, and return the runs of a round."""
         leaves, nest = flatten(
             self._network.inputs(max((schedule.steps for schedule in self._schedules), default=1))
         )
@@ -134,12 +134,12 @@ class TorchBench(Bench):
         return runs
 
     def read(self, reports: Sequence[Report]) -> Round:
-        """Return the rows of a round, those of a folder included. Raises InputError if the folder fails."""
+        """Return the rows of a round, including those of a folder. Raises InputError if the folder fails."""
         rows = read_events(*(report.events for report in reports))
         return rows if self._network.remote_dir is None else {**rows, **self._time_folder(rows)}
 
-    def _time_folder(self, walked: Round) -> Round:
-        """Return the rows of a state that goes to the folder, and of one that comes back."""
+    def _time_folder(self, rows_of_actions: Round) -> Round:
+        """Return the row of a state that moves to the folder, and the row of a state that moves back."""
         network = self._network
         link = time_place(
             network.remote_dir, states=self._states, state_bytes=network.state_bytes, device=network.device
@@ -147,7 +147,7 @@ class TorchBench(Bench):
         rows: dict[Hashable, TimedRow] = {}
         for way, kind, seconds in ((WRITE, "save", link.rates.write), (READ, "load", link.rates.read)):
             # A local save or load shows the fixed seconds of an action.
-            local = walked.get(((kind, 1),))
+            local = rows_of_actions.get(((kind, 1),))
             rows[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
         return rows
 
@@ -170,8 +170,8 @@ def _time_kinds(events: Sequence[Event]) -> Mapping[str, float]:
 def make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
     """Return schedules that run every kind of action with each size of a chunk.
 
-    For each size, there is a schedule of two segments of four or more chunks. A further one records all steps
-    at once, as plain backpropagation does.
+    For each size, there is a schedule of two segments of four or more chunks. Another schedule records all
+    steps at once, as plain backpropagation does.
     """
     nested = []
     for chunk in chunks:
@@ -180,12 +180,12 @@ def make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
     return [*nested, make_schedule("base", steps=3 * chunks[-1])]
 
 
-#: States of the messages that are timed; a saved or loaded state is a message of one state.
+#: The numbers of states in the timed messages.
 _GROUPS = (8, 4, 2, 1)
 
 
 def make_message_schedules(between: int) -> list[Schedule]:
-    """Return schedules with messages of every size, ``between`` steps apart; the first one warms up."""
+    """Return schedules with messages of every size, ``between`` steps apart. The first schedule warms up."""
     steps = between * (sum(_GROUPS) + 1)
     # In both orders, since the first message of a run takes longer.
     messages = [

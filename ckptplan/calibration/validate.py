@@ -48,17 +48,17 @@ from ckptplan.wording import Argument
 
 #: The seconds that a validation may take by default: if times are compared, and if they are not.
 _MOST_TIMED, _MOST_SECONDS = 600.0, 60.0
-#: A limit that is proposed is so many times the estimate, which may be off.
+#: A suggested time limit is this many times the estimate, which may be off.
 _SPARE = 1.5
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
-#: Rounds in which messages are timed again, and the steps of a round.
+#: The number of rounds in which messages are timed again, and the steps of a round.
 _MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
-#: The report mentions the first touch of new memory if it took at least so many seconds.
+#: The report mentions the first touch of new memory if it took more than this many seconds.
 _LEAST_SHOWN = 1e-3
-#: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
+#: Steps of a chunk in the schedule that replaces plain BPTT if that does not fit.
 _CHUNK = 48
-#: The most neurons and samples of a cell that is shrunk.
+#: The most neurons and samples of a shrunk cell.
 _SHRUNK_NEURONS, _SHRUNK_BATCH = 32, 2
 
 
@@ -82,10 +82,10 @@ def validate(
 ) -> Validation:
     """Execute base and ``plan`` with the cell of its workload, on the same weights and data, and compare.
 
-    Times are compared only if the workload was calibrated on this machine; otherwise nothing is timed, and a
-    cell that would take too long, or does not fit, is shrunk: it has fewer neurons and samples, and the same
-    schedule. Checkpoints, tapes and counts must equal the predictions. Ctrl-C returns what was compared so
-    far, and raises KeyboardInterrupt if that is nothing.
+    Times are compared only if the workload was calibrated on this machine. Otherwise nothing is timed, and a
+    cell that would take too long, or does not fit, is shrunk to fewer neurons and samples with the same
+    schedule. Checkpoints, tapes and counts must equal the predictions. Ctrl-C returns the comparisons made so
+    far, or raises KeyboardInterrupt if there are none.
 
     Arguments:
         plan: the plan to validate.
@@ -96,15 +96,15 @@ def validate(
         thread_count: replaces the number of threads of the calibration.
         remote_dir: the folder of remote checkpoints, in place of host memory; times are then wall time.
         repeats: the number of rounds, in which all variants run in turn; times are lower quartiles of rounds.
-        tolerance: the share by which times may be off, besides the intervals of prediction and measurement.
-        overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, or
-            of base's if that is longer, besides these intervals.
+        tolerance: the share by which times may be off, beyond the intervals of prediction and measurement.
+        overhead_tolerance: how far the time added to base's may be off, as a share of the longer one of the
+            plan's and base's times, beyond these intervals.
         memory_tolerance: the share by which the live peak may be off.
         regret: whether to run the best plan of each strategy, too.
-        max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None
-            means 60 if times are not compared, and otherwise 600.
+        max_seconds: the seconds that all runs may take, as estimated from a few steps that run first. None
+            means 600 if times are compared, and otherwise 60.
         progress: called with the number of runs done and the number of all runs.
-        tell: called with a line of text, before the runs: why times are not compared, and how long they take.
+        tell: called with lines of text before the runs: why times are not compared, and how long the runs take.
 
     Raises InputError.
     """
@@ -167,7 +167,7 @@ def validate(
 
 
 class _Limits(CheckedModel):
-    """Numbers that leave something to compare."""
+    """Checks the numbers that limit the runs."""
 
     repeats: Annotated[int, Field(strict=True, ge=1, description="a whole number from 1")]
     thread_count: Annotated[int | None, Field(strict=True, ge=1, description="a whole number from 1")]
@@ -175,11 +175,11 @@ class _Limits(CheckedModel):
 
 
 def choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
-    """Return the caller's cell, or that of the workload. Raises InputError."""
+    """Return the caller's cell, or the cell of the workload. Raises InputError."""
     if cell is None:
         return CellSpec.of(workload, trust=trust)
     if workload.cell is not None and workload.cell.partition("(")[0] == cell:
-        # The caller names the factory, so it is trusted; the sizes are the workload's.
+        # The caller names the factory, so it is trusted. The sizes come from the workload.
         return CellSpec.of(workload, trust=True)
     return CellSpec.parse(cell, neurons=None if workload.network is None else workload.network.neurons)
 
@@ -201,7 +201,7 @@ def why_not_comparable(plan: Plan, here: Environment) -> str | None:
 
 
 def list_others(plan: Plan) -> tuple[str, ...]:
-    """Return the other strategies among which a plan was chosen. Raises InputError if there was none."""
+    """Return the other strategies that were compared with a plan's. Raises InputError if there are none."""
     others = tuple(name for name in plan.goal.strategies if name != plan.strategy)
     if not others:
         raise InputError(
@@ -215,7 +215,7 @@ def list_others(plan: Plan) -> tuple[str, ...]:
 def _find_rivals(plan: Plan) -> list[list[Plan]]:
     """Return ``plan`` and the best plan of each other strategy that was compared when it was chosen.
 
-    Plans with equal schedules are in one list, of which the first runs.
+    Plans with equal schedules are in one list. Only the first plan of a list runs.
     """
     goal = plan.goal
     compared = ckptplan.compare(
@@ -234,9 +234,9 @@ def _find_rivals(plan: Plan) -> list[list[Plan]]:
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """Runs all measurements, and keeps what was compared so far.
+    """Runs all measurements, and collects the rows of the comparison.
 
-    Ctrl-C ends them: the rows are then those of what was measured before, and ``interrupted`` is set.
+    Ctrl-C ends the measurements: ``rows`` then has the comparisons made before, and ``interrupted`` is set.
     """
 
     plan: Plan
@@ -254,7 +254,7 @@ class _Comparison:
     #: The plan of base, None if it does not fit here; with regret, the plan itself and its rivals.
     base: Plan | None = None
     rivals: list[list[Plan]] = field(default_factory=list)
-    #: Whether gradients are compared with those of the framework alone, which may not fit here.
+    #: Whether gradients are compared with the framework's own, whose computation may not fit here.
     plain: bool = True
     #: The estimated seconds of each run.
     seconds: list[float] = field(default_factory=list)
@@ -288,16 +288,16 @@ class _Comparison:
             )
 
     def _prepare_cell(self, *, regret: bool, max_seconds: float) -> None:
-        """Build the network of the present cell. Raises InputError if its runs do not fit, or take too long."""
+        """Build the network of ``spec``. Raises InputError if its runs do not fit, or take too long."""
         self.network = build_network(self.backend, self.spec, batch=self.batch, seed=self.seed)
         self._choose_plans(regret=regret)
         self._estimate(max_seconds)
 
     def _choose_plans(self, *, regret: bool) -> None:
-        """Choose base and the rivals that fit in free memory. Raises InputError if the plan does not."""
+        """Choose base and the rivals that fit in free memory. Raises InputError if the plan does not fit."""
         plan, free = self.plan, self.backend.free_bytes()
         show = partial(format_bytes, like=find_given_memory(plan))
-        present = show(free or 0)
+        free_text = show(free or 0)
         # Tapes and caches grow with the neurons and the batch, as a state does.
         costs = Case(workload=plan.workload, profile=plan.profile).costs
         share = self.network.state_bytes / costs.remote_state_bytes
@@ -307,7 +307,7 @@ class _Comparison:
 
         if not fits(plan):
             raise InputError(
-                f"needs {show(_need(plan))}, but only {present} are free here",
+                f"needs {show(_need(plan))}, but only {free_text} are free here",
                 field="plan",
                 accepted="a plan for less memory, or for fewer steps",
             )
@@ -321,14 +321,14 @@ class _Comparison:
             self.base = base
         else:
             need = show(_need(base))
-            self.notes.append(f"base needs {need}, but only {present} are free here: it was not run")
+            self.notes.append(f"base needs {need}, but only {free_text} are free here: it was not run")
         if regret:
             self.rivals = [same for same in _find_rivals(plan) if fits(same[0])]
 
     def _note_differences(self) -> None:
-        """Note how this process differs from the one that calibrated, where that may move times."""
-        here, then = self.backend.environment, self.plan.workload.calibration
-        for before, now in () if then is None else ((then.clock, here.clock), (then.framework, here.framework)):
+        """Note the differences from the process that calibrated which may change times."""
+        here, old = self.backend.environment, self.plan.workload.calibration
+        for before, now in () if old is None else ((old.clock, here.clock), (old.framework, here.framework)):
             if before != now:
                 self.notes.append(
                     f"calibrated with {before}, measured here with {now}: times may differ for that alone; "
@@ -337,13 +337,13 @@ class _Comparison:
 
     @property
     def timed(self) -> list[Plan]:
-        """The plans that run in turn: the plan itself, base, and the rivals but for base."""
+        """The plans that run in turn: the plan itself, base, and the other rivals."""
         rivals = [first for first, *_ in self.rivals[1:] if self.base is None or first.strategy != "base"]
         return [self.plan, *([self.base] if self.base else []), *rivals]
 
     @property
     def reference(self) -> Schedule | None:
-        """The schedule whose gradients are the expected ones; None for the framework's own loop."""
+        """The schedule that computes the expected gradients; None for the framework's own loop."""
         steps = self.plan.steps
         return None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(_CHUNK, steps))
 
@@ -365,7 +365,7 @@ class _Comparison:
         self.pace = pace
         own, reference = pace.run(self.plan), self.reference
         expected = steps * pace.step_seconds if reference is None else pace.run(reference)
-        # Of a shrunk cell, the peak is not measured.
+        # The peak of a shrunk cell is not measured.
         peak = [] if self.is_shrunk else [pace.count(self.plan)]
         self.seconds = [own, *peak, expected, own]
         self.seconds = [seconds + pace.compile_seconds for seconds in self.seconds]
@@ -401,7 +401,7 @@ class _Comparison:
         return self._program(self.plan)
 
     def measure(self, progress: Progress | None) -> None:
-        """Measure and compare. Raises KeyboardInterrupt if nothing was compared before Ctrl-C."""
+        """Run all measurements and comparisons. Raises KeyboardInterrupt if there were none before Ctrl-C."""
         counter = RunCounter(len(self.seconds), progress)
         try:
             self._compare_sizes(counter)
@@ -415,7 +415,7 @@ class _Comparison:
             self.interrupted = True
 
     def _compare_sizes(self, counter: RunCounter) -> None:
-        """Compare bytes and counts, and keep the events of a run, with the bytes held after each action."""
+        """Compare bytes and counts, and store the events of the run, which have the bytes after each action."""
         counted = self._own.count()
         counter()
         self.timeline, self._state_bytes = counted.events, counted.state_bytes
@@ -443,10 +443,10 @@ class _Comparison:
         self.rows.append(self._compare_in_double(row, expected) if row.verdict is Verdict.OFF else row)
 
     def _compare_in_double(self, single: Row, plain: Sequence[Gradient]) -> Row:
-        """Compare gradients that differ once more, in double precision; ``plain`` are the expected ones.
+        """Repeat a comparison of differing gradients in double precision; ``plain`` are the expected gradients.
 
-        Whether a neuron at its threshold fires may depend on rounding, and then all that follows it does. In
-        double precision that is next to impossible.
+        In single precision, rounding may decide whether a neuron at its threshold fires, and so change all
+        later steps. In double precision this is next to impossible.
         """
         difference, steps = (
             f"in single precision the gradients differ by {single.measured:.3g}",
@@ -455,22 +455,22 @@ class _Comparison:
         try:
             with self.network.in_double() as network:
                 inputs = network.inputs(steps)
-                expected, own = (
+                expected, measured = (
                     self.backend.program(network, plan, inputs=inputs, steps=steps).gradients()
                     for plan in (self.reference, self.plan)
                 )
         except (CkptplanError, RuntimeError, TypeError) as error:
             self.notes.append(f"{difference}, and the cell does not run in double precision: {error}")
             return single
-        row = gradient_row(expected, own, plain=self.plain)
+        row = gradient_row(expected, measured, plain=self.plain)
         if row.verdict is Verdict.OFF:
             return single
         why = explain_difference(plain)
-        self.notes.append(f"{difference}, and in double precision they agree, which is shown: {why}")
+        self.notes.append(f"{difference}. The row shows double precision, where they agree: {why}")
         return row
 
     def _compare_messages(self, counter: RunCounter) -> None:
-        """Time messages alone again; programs of JAX move states themselves."""
+        """Time messages again, without steps. Skipped for JAX, whose programs move states themselves."""
         if self._is_compiled:
             return
         states = max(1, self.plan.predicted.remote_peak_bytes // self._state_bytes)
@@ -482,7 +482,7 @@ class _Comparison:
         self.rows += machine_rows(self.plan, Fit(rounds).times, state_bytes=self._state_bytes)
 
     def _compare_times(self, counter: RunCounter) -> None:
-        """Run all plans in turn after a round that warms up; rounds that are not complete do not count."""
+        """Run all plans in turn, after a warm-up round. Incomplete rounds do not count."""
         programs = [self._own, *map(self._program, self.timed[1:])]
         runs = [program.time for program in programs]
         rounds: list[list[Report]] = []
@@ -501,7 +501,7 @@ class _Comparison:
             self._judge_times(reports_of_runs, timed)
 
     def _judge_times(self, plans: Sequence[Sequence[Report]], timed: Sequence[Report]) -> None:
-        """Compare the rounds of each plan, and the rounds that ``timed`` actions, if there are any."""
+        """Compare the rounds of each plan. ``timed`` are runs whose actions were timed one by one, if any."""
         seconds = [tuple(report.seconds for report in reports) for reports in plans]
         own, taken = seconds[0], dict(zip((plan.strategy for plan in self.timed), seconds, strict=True))
         self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.tolerance)
@@ -516,7 +516,7 @@ class _Comparison:
                 )
             )
         if timed:
-            # The timeline is that of a middle run, with the bytes of the run in which they were counted.
+            # Show the timeline of the median run, with the bytes of the run that counted them.
             middle = sorted(timed, key=lambda report: report.seconds)[len(timed) // 2]
             self.timeline = [
                 replace(event, local_bytes=counted.local_bytes, remote_bytes=counted.remote_bytes)
@@ -525,7 +525,7 @@ class _Comparison:
         self._show_new_memory(plans)
 
     def _show_new_memory(self, plans: Sequence[Sequence[Report]]) -> None:
-        """Show what the plan and base take besides, if each run of theirs is given new memory."""
+        """Note the extra seconds of the plan and of base if the first touch of new memory takes long."""
         longer = {
             plan.strategy: median(report.new_memory for report in reports)
             for plan, reports in zip(self.timed, plans, strict=True)
@@ -538,12 +538,12 @@ class _Comparison:
             from ckptplan.jax.new_memory import KEEPS_MEMORY
 
             self.notes.append(
-                "times are those of runs in memory that the process had before. Here the first touch of new "
-                f"memory took longer in each run ({shown}), as in a training loop without {KEEPS_MEMORY} "
+                "times leave out the first touch of new memory, which each run here spent in addition "
+                f"({shown}), as a training loop does without {KEEPS_MEMORY} "
                 "in its environment"
             )
 
 
 def _need(plan: Plan) -> int:
-    """Return the bytes that a plan needs here, where all units and both memories are in one place."""
+    """Return the bytes that a plan needs on this machine, which holds all units and both memory tiers."""
     return plan.predicted.local_peak_bytes * plan.profile.units + plan.predicted.remote_peak_bytes

@@ -1,4 +1,4 @@
-"""Compares predictions and measurements: one rule gives each quantity its verdict (``Row.judged``).
+"""Compares predictions and measurements. ``Row.judged`` gives each quantity its verdict.
 
 The quantities are bytes, counts, gradients, and times of actions and whole runs.
 """
@@ -29,11 +29,11 @@ from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
 
-#: A part of a run below this share of it is shown but not judged.
+#: A part of a run with a smaller share of its time is shown but not judged.
 SMALL = 0.005
 #: The factor by which the bandwidth of copies may vary over time.
 FACTOR = 2.0
-#: How much longer the chosen plan may take than the quickest one measured, as a share, besides the noise.
+#: The share by which the chosen plan may be slower than the quickest one measured, beyond the noise.
 REGRET = 0.03
 Unit = Literal["bytes", "bytes per second", "seconds", "count", "share"]
 
@@ -53,7 +53,7 @@ _Share = Annotated[float, Field(strict=True, ge=0, description="a share, as 0.1"
 
 
 class Tolerances(CheckedModel):
-    """How far predictions may be off, besides what intervals allow. Raises InputError."""
+    """How far predictions may be off, beyond the intervals. Raises InputError."""
 
     #: Share of a time.
     tolerance: _Share = 0.1
@@ -72,11 +72,11 @@ class Row:
     predicted: float | None
     measured: float
     verdict: Verdict
-    #: How far it may be off before it is off for certain; None if nothing is compared.
+    #: The distance beyond which the prediction is certainly off; None if nothing is compared.
     allowed: float | None = None
-    #: Half of the interval of the rounds, as a share; None if it was counted, not timed.
+    #: Half of the interval of the rounds, as a share; None if the quantity was counted, not timed.
     noise: float | None = None
-    #: Whether the bias is a difference in points instead of a share, as the noise and what is allowed then are.
+    #: Whether bias, noise and allowed are differences in points instead of shares.
     in_points: bool = False
 
     @property
@@ -103,44 +103,44 @@ class Row:
     ) -> Self:
         """Return the row of a quantity, by the joint interval of prediction and measurement.
 
-        Two numbers are as far apart as the larger is above the smaller: as a share of it, or in points if the
-        unit is a share. The quantity is off if all of both intervals are farther apart than the tolerance, and
-        ok if the measurement alone shows that it is not. Else it is too noisy to judge.
+        The distance of two numbers is their difference as a share of the smaller one, or in points if the unit
+        is a share. The quantity is off if even the nearest ends of both intervals are farther apart than the
+        tolerance. It is ok if the measurement alone shows that it is not. Otherwise it is too noisy to judge.
 
         Arguments:
             quantity: the name of the quantity.
-            predicted: the prediction; an ``Estimate`` has the interval that the calibration's times allow.
-            measured: the measurement; an ``Estimate`` has the interval of its rounds, and a number was counted.
-            tolerance: how far it may be off.
+            predicted: the prediction; an ``Estimate`` has an interval from the calibration's times.
+            measured: the measurement; an ``Estimate`` was timed in rounds, a plain number was counted.
+            tolerance: the distance that is allowed.
             unit: the unit; a 'share' is judged in points.
         """
         points, is_counted = unit == "share", not isinstance(measured, Estimate)
-        known, seen = (
+        prediction, measurement = (
             value if isinstance(value, Estimate) else Estimate.exactly(value) for value in (predicted, measured)
         )
-        lower, upper = sorted((known, seen), key=lambda estimate: estimate.value)
+        lower, upper = sorted((prediction, measurement), key=lambda estimate: estimate.value)
         gap = _distance(lower.value, upper.value, points=points)
-        own = (seen.high - seen.low) / 2 if points else seen.spread
+        half_width = (measurement.high - measurement.low) / 2 if points else measurement.spread
         hidden = gap - _distance(lower.high, upper.low, points=points) if math.isfinite(gap) else 0.0
-        settled = own <= tolerance and gap <= tolerance + own
+        settled = half_width <= tolerance and gap <= tolerance + half_width
         return cls(
             quantity=quantity,
             unit=unit,
-            predicted=known.value,
-            measured=seen.value,
+            predicted=prediction.value,
+            measured=measurement.value,
             verdict=Verdict.OFF if gap > tolerance + hidden else Verdict.OK if settled else Verdict.NOISY,
             allowed=tolerance + hidden,
-            noise=None if is_counted else own,
+            noise=None if is_counted else half_width,
             in_points=points,
         )
 
 
-#: Nothing is quicker than this, in seconds.
+#: The least seconds in a ratio, so that no divisor is zero.
 _LEAST = 1e-12
 
 
 def _distance(lower: float, upper: float, *, points: bool) -> float:
-    """Return how far the upper of two numbers is above the lower; below zero if it is not."""
+    """Return how far the upper number is above the lower one; negative if it is below."""
     return upper - lower if points else max(upper, _LEAST) / max(lower, _LEAST) - 1
 
 
@@ -159,14 +159,13 @@ def byte_rows(
 ) -> list[Row]:
     """Return rows of sizes, counts and the peak, for serial execution of the actions.
 
-    Buffers of transfers that overlap compute, workspace, and the caches that a cell keeps by itself are left
-    out: they are no checkpoints. The peak is not judged unless the workload was ``calibrated`` with the runtime
-    that runs it here.
+    Checkpoints leave out buffers of overlapping transfers, workspace, and caches that a cell keeps by itself.
+    The peak is judged only if the workload was ``calibrated`` with the runtime that runs it here.
     """
     units = plan.profile.units
     costs = _serial_costs(plan)
     trace = play(ckptplan.actions(plan), costs=costs, budget=None)
-    # A unit's share of a state, or of a tape, is rounded up to whole bytes.
+    # Each unit's share of a state or a tape is rounded up to whole bytes, which allows a small difference.
     slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
     kept = (trace.local_peak_bytes - costs.resident_bytes) * units
     kept += _count_held_once(plan, counted.local_bytes - kept)
@@ -178,9 +177,9 @@ def byte_rows(
         tolerance=memory_tolerance,
     )
     if not calibrated:
-        # The resident bytes of another machine do not apply here.
+        # Resident bytes that were measured on another machine or runtime do not apply here.
         peak = replace(peak, verdict=Verdict.OTHER_MACHINE, allowed=None)
-    # The caches of some steps are larger than those of others.
+    # Caches may differ in size from step to step, so allow more if they move.
     remote_slack = memory_tolerance if plan.moves_caches else slack
     sizes = (
         ("state", costs.state_bytes * units, counted.state_bytes, slack),
@@ -195,7 +194,7 @@ def byte_rows(
 
 
 def _count_rows(plan: Plan, counted: Counted) -> list[Row]:
-    """Return rows of the steps that ran again, and of the states and messages that moved."""
+    """Return rows of the numbers of recomputed steps, moved states, and messages."""
     return [
         Row.judged(_COUNTS[name], predicted=plan.predicted[name], measured=count, unit="count", tolerance=0.0)
         for name, count in counted.counts.items()
@@ -203,20 +202,20 @@ def _count_rows(plan: Plan, counted: Counted) -> list[Row]:
 
 
 def shrunk_rows(plan: Plan, counted: Counted) -> list[Row]:
-    """Return the rows that do not depend on the width of the cell, which has other sizes than the plan's.
+    """Return the rows that can be compared for a shrunk cell, whose sizes differ from the plan's.
 
-    Checkpoints and tapes are those of the plan's schedule with a state and a tape of the cell that ran: the
-    first recording shows the tape. A compiled program shows none.
+    Checkpoints and tapes are predicted by the plan's schedule with the sizes of the shrunk cell. The first
+    recording shows the size of its tape. A compiled program does not, so it lacks this row.
     """
     rows = _count_rows(plan, counted)
-    before = 0
+    held_bytes = 0
     for event in counted.events:
         if isinstance(event.action, Record):
             steps = event.action.stop - event.action.start
             sizes = {
                 "state_bytes": counted.state_bytes,
                 "remote_state_bytes": counted.state_bytes,
-                "tape_bytes": (event.local_bytes - before) // steps,
+                "tape_bytes": (event.local_bytes - held_bytes) // steps,
                 "resident_bytes": 0,
             }
             costs = _serial_costs(plan).model_copy(update=sizes)
@@ -229,7 +228,7 @@ def shrunk_rows(plan: Plan, counted: Counted) -> list[Row]:
                 tolerance=0.0,
             )
             return [row, *rows]
-        before = event.local_bytes
+        held_bytes = event.local_bytes
     return rows
 
 
@@ -240,10 +239,10 @@ def _serial_costs(plan: Plan) -> StepCosts:
 
 
 def _count_held_once(plan: Plan, beyond: int) -> int:
-    """Return what the chunks held at the peak hold once each; ``beyond`` bytes were counted over the plan's.
+    """Return the bytes at the peak that recorded chunks hold once each, for any number of steps.
 
-    A constant may be one object for all chunks, or one for each. So it occurs once at least, and at most as
-    often as there are recorded chunks at a time.
+    Such a constant may be one object for all chunks, or one object per chunk. So it occurs between once and the
+    largest number of chunks at a time. ``beyond``, the bytes counted above the plan's, shows how often.
     """
     once = 0 if plan.workload.calibration is None else plan.workload.calibration.tape_bytes_once
     if not once:
@@ -258,9 +257,9 @@ def _count_held_once(plan: Plan, beyond: int) -> int:
 def gradient_row(expected: Sequence[Gradient], measured: Sequence[Gradient], *, plain: bool) -> Row:
     """Return the difference of gradients, relative to the largest gradient of the same parameter.
 
-    Sums are formed in another order, so at least half of the digits of the type must agree. The row is that of
-    the parameter that is farthest off. Without ``plain``, the expected gradients are not from the framework
-    alone, and agreement proves nothing.
+    Sums are formed in another order, so at least half of the digits of the type must agree. The row shows the
+    parameter with the largest difference. Without ``plain``, the expected gradients are not the framework's
+    own, and agreement proves nothing.
     """
     worst, limit = 0.0, 1.0
     for (wanted, rounding), (given, _) in zip(expected, measured, strict=True):
@@ -275,13 +274,13 @@ def gradient_row(expected: Sequence[Gradient], measured: Sequence[Gradient], *, 
 
 
 def explain_difference(expected: Sequence[Gradient]) -> str:
-    """Return why gradients are not those expected in single precision, if they are in double precision."""
+    """Return why gradients differ in single precision although they agree in double precision."""
     if all(np.isfinite(gradient).all() for gradient, _ in expected):
         return "rounding decided whether a neuron at its threshold fires"
-    return "in single precision, those of plain backpropagation are not finite either"
+    return "in single precision, the gradients of plain backpropagation are not finite either"
 
 
-#: Kind of an action -> the row that it is part of; other actions take next to no time.
+#: Kind of an action -> the row that counts its time. Other actions take hardly any time.
 _ROW_OF_KIND = {
     **dict.fromkeys(("forward", "recompute", "record"), "forward"),
     **{kind: kind for kind in ("backward", WRITE, READ)},
@@ -289,7 +288,7 @@ _ROW_OF_KIND = {
 
 
 def _sum_kinds(events: Iterable[Event]) -> dict[str, float]:
-    """Return the seconds of the actions of each row."""
+    """Return the total seconds of the actions of each row."""
     seconds: dict[str, float] = defaultdict(float)
     for event in events:
         if row := _ROW_OF_KIND.get(kind_of(event)):
@@ -299,16 +298,16 @@ def _sum_kinds(events: Iterable[Event]) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a plan predicts of the seconds of a run and of its kinds of actions, each with its interval."""
+    """The predicted seconds of a plan's run and of its kinds of actions, each with an interval."""
 
     total: Estimate
     kinds: Mapping[str, Estimate]
-    #: Seconds that are predicted when a chunk is recorded, and may be spent when it is reversed.
+    #: Seconds that the prediction adds to recording chunks, but that may be spent in reversing them.
     shared: float
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """Play a plan at its times, and at the ends of their intervals."""
+        """Simulate a plan at its times and at the ends of their intervals, and return the prediction."""
         case = Case(workload=plan.workload, profile=plan.profile)
         low, high = bound_costs(case) or (case.costs, case.costs)
         played = []
@@ -328,7 +327,7 @@ class Prediction:
         )
 
     def kind(self, kind: str) -> Estimate:
-        """Return the seconds of a kind of actions, of which the plan may have none."""
+        """Return the seconds of a kind of actions; 0 if the plan has no such actions."""
         seconds = self.kinds.get(kind, Estimate.exactly(0.0))
         if kind not in ("forward", "backward"):
             return seconds
@@ -337,9 +336,9 @@ class Prediction:
 
 
 def machine_rows(plan: Plan, times: Times, *, state_bytes: int) -> list[Row]:
-    """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little.
+    """Return rows of bandwidths and messages that were measured again, apart from the run of the plan.
 
-    ``state_bytes`` are those that a transfer moves, which the plan may predict wrongly.
+    ``state_bytes`` are the bytes of a state that really move, which may differ from the plan's.
     """
     costs = Case(workload=plan.workload, profile=plan.profile).costs
     rows = []
@@ -355,12 +354,12 @@ def machine_rows(plan: Plan, times: Times, *, state_bytes: int) -> list[Row]:
 
 
 def time_rows(plan: Plan, timed: Sequence[Report], seconds: Sequence[float], *, tolerance: float) -> list[Row]:
-    """Return rows of forward, backward, written and read, if actions were timed, and of the whole run.
+    """Return rows of forward, backward, write and read, if actions were timed, and of the whole run.
 
     Arguments:
         plan: the plan.
         timed: runs whose actions were timed one by one.
-        seconds: those of runs without any meter.
+        seconds: the seconds of runs whose actions were not timed.
         tolerance: the share by which times may be off.
     """
     prediction, total = Prediction.of(plan), Estimate.of(seconds)
@@ -368,9 +367,9 @@ def time_rows(plan: Plan, timed: Sequence[Report], seconds: Sequence[float], *, 
     rows = []
     for kind in dict.fromkeys(_ROW_OF_KIND.values()) if timed else ():
         if kind in prediction.kinds or kind in kinds[0]:
-            mine, theirs = prediction.kind(kind), Estimate.of(run.get(kind, 0.0) for run in kinds)
-            row = Row.judged(kind, predicted=mine, measured=theirs, tolerance=tolerance)
-            small = max(mine.value, theirs.value) < SMALL * total.value
+            predicted, measured = prediction.kind(kind), Estimate.of(run.get(kind, 0.0) for run in kinds)
+            row = Row.judged(kind, predicted=predicted, measured=measured, tolerance=tolerance)
+            small = max(predicted.value, measured.value) < SMALL * total.value
             rows.append(replace(row, verdict=Verdict.SMALL) if small else row)
     return [*rows, Row.judged("total", predicted=prediction.total, measured=total, tolerance=tolerance)]
 
@@ -378,10 +377,10 @@ def time_rows(plan: Plan, timed: Sequence[Report], seconds: Sequence[float], *, 
 def base_rows(
     plan: Plan, base: Plan, seconds: Sequence[float], bases: Sequence[float], *, allowed: Tolerances
 ) -> list[Row]:
-    """Return rows of base's time, and of what the plan adds to it, round by round.
+    """Return rows of base's time, and of the time that the plan adds to it, compared round by round.
 
-    +18 % predicted and +7.5 % measured are 10.5 points apart, though the times differ by only 10 %. Where the
-    plan takes longer than base, as many more points are allowed.
+    +18 % predicted and +7.5 % measured are 10.5 points apart, though the times differ by only 10 %. If the plan
+    takes x times as long as base (x > 1), x times as many points are allowed.
 
     Arguments:
         plan: the plan.
@@ -409,7 +408,7 @@ def base_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """The best plan of a strategy, with its measured seconds by round and the verdict on its predicted ones."""
+    """The best plan of a strategy, with its measured seconds by round and the verdict on its prediction."""
 
     strategy: str
     parameters: dict[str, int]
@@ -438,7 +437,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Regret:
-    """How much longer the chosen plan, the first one, took than the fastest of all measured plans."""
+    """Compares the chosen plan, the first contender, with the fastest of all measured plans."""
 
     contenders: tuple[Contender, ...]
 
@@ -449,12 +448,12 @@ class Regret:
 
     @property
     def best(self) -> Contender:
-        """The plan over which the chosen one takes longest, in the middle of the rounds; maybe itself."""
+        """The plan with the least time relative to the chosen one, in the median round; maybe that one."""
         return max(self.contenders, key=lambda contender: self._compare(contender).value)
 
     @property
     def row(self) -> Row:
-        """The time of the chosen plan over that of the fastest in the same round, judged: 1.03 is allowed."""
+        """The verdict on the time of the chosen plan over that of the fastest plan in the same round."""
         return Row.judged(
             "decision regret",
             predicted=1.0,
@@ -470,7 +469,7 @@ class Regret:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """All that is judged here. The chosen plan's own time is a row of the validation."""
+        """The rows of the other contenders and of the regret. The validation has the row of the chosen plan."""
         return (*(contender.row for contender in self.contenders[1:]), self.row)
 
 
@@ -478,7 +477,7 @@ class Regret:
 class Validation(Displayed):
     """The result of a validation."""
 
-    #: What was validated, with which cell, and where.
+    #: The validated plan, the cell that ran, and the machine.
     plan: Plan
     cell: str
     batch: int
@@ -490,9 +489,9 @@ class Validation(Displayed):
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     regret: Regret | None
-    #: The timeline of a run of the plan; the bytes of checkpoints and tapes are from another run.
+    #: The timeline of a run of the plan. The bytes of checkpoints and tapes are from another run.
     timeline: tuple[Event, ...]
-    #: Whether Ctrl-C ended it: the rows are those of what was measured before.
+    #: Whether Ctrl-C ended the validation. Then ``rows`` has only the comparisons made before.
     interrupted: bool = False
 
     @property
@@ -502,11 +501,11 @@ class Validation(Displayed):
 
     @property
     def pace(self) -> float | None:
-        """How many times as long as predicted the plan took, if base took as many times as long.
+        """The common factor by which the plan and base took longer than predicted, None if there is none.
 
-        The machine is then slower, or quicker, than when it was calibrated, and the plan is as good as before.
-        None if neither time is outside the tolerance, if they are off by different shares, or if the overhead
-        is off.
+        With such a factor, the machine is slower or quicker than when it was calibrated, and the plan is as
+        good as before. There is none if both times are within the tolerance, if their factors differ, or if
+        the overhead is off.
         """
         rows = {row.quantity: row for row in self.rows}
         if not {"total", "base", "overhead"} <= rows.keys() or rows["overhead"].verdict is Verdict.OFF:

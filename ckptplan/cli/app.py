@@ -13,8 +13,8 @@ import typer
 from ckptplan.cli.command import Command, Group, takes_groups
 from ckptplan.version import __version__
 
-#: Each command in the order of the help: its module, what it imports, and arguments to try, which tests run.
-#: Imports come before typer calls the command: deep within typer's calls they take longer, because CPython's
+#: Each command in the order of the help: its module, modules to import early, and an example, which tests run.
+#: Imports come before typer calls the command. Deep within typer's calls they take longer, because CPython's
 #: frame stack then crosses the end of a chunk again and again.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "optimize": ("jobs", "report.plan", "--T 4096 --profile ipu-mk2 -o plan.json"),
@@ -38,12 +38,12 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "workloads new": ("library", "--kind lstm --batch 8 --neurons 64 -o my-lstm.toml"),
     "schema": ("plans", "plan -o plan.schema.json"),
 }
-#: Packages whose versions ``--version --verbose`` prints: those that ckptplan imports, and networks it trains.
+#: Packages whose versions ``--version --verbose`` prints: dependencies, and libraries of networks.
 PACKAGES = (
     "jinja2", "matplotlib", "numpy", "pydantic", "rich", "scipy", "tomli-w", "typer",
     "torch", "snntorch", "norse", "spikingjelly", "jax", "jaxlib",
 )  # fmt: skip
-#: Each group of commands: its help, and arguments to try.
+#: Each group of commands: its help, and example arguments.
 GROUPS: Mapping[str, tuple[str, str]] = {
     "": (
         "Plan gradient checkpointing for recurrent and spiking networks under a memory limit.",
@@ -55,7 +55,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
 
 
 def make_app(*words: str) -> typer.Typer:
-    """Return the application with all commands; or with those that begin so, to import only their modules."""
+    """Return the application with the commands that begin with ``words``. Only their modules are imported."""
     groups = {name: _make_group(name, *group) for name, group in GROUPS.items()}
     app = groups.pop("")
     app.callback()(_root)
@@ -67,7 +67,7 @@ def make_app(*words: str) -> typer.Typer:
                     import_module(f"ckptplan.{name}")
             owner, _, name = path.rpartition(" ")
             command = getattr(import_module(f"ckptplan.cli.{module}"), "_".join(reversed(path.split())))
-            # A terminal breaks the lines of paragraphs.
+            # Join the lines of paragraphs, which the terminal breaks at its own width.
             about = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(command) or "")
             group = groups.get(owner, app)
             add = group.command(name, cls=Command, help=about, epilog=_make_epilog(path, arguments))
@@ -102,7 +102,7 @@ def _print_version(context: typer.Context, requested: bool) -> None:
 
 
 def _describe_machine() -> Iterator[str]:
-    """Yield lines about Python, the system and the installed packages. A report of a fault needs them."""
+    """Yield lines about Python, the system and the installed packages, for bug reports."""
     yield f"Python {platform.python_version()} ({platform.python_implementation()})"
     yield f"{platform.platform()}, {os.cpu_count()} cores"
     for package in PACKAGES:

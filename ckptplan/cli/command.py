@@ -23,7 +23,7 @@ from typer.models import OptionInfo
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.wording import Argument
 
-#: Options whose names differ from those of their parameters. Messages use the first name.
+#: Options whose names differ from their parameters' names. Messages use the first name.
 _NAMES = {
     "steps": ("--T", "--steps"),
     "thread_count": ("--threads",),
@@ -51,7 +51,7 @@ def as_option(argument: Argument) -> str:
 
 
 class _PlainFlags:
-    """A command or a group whose help shows no type for flags, as users type none."""
+    """A command or a group whose help shows no type for flags, since flags have no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters."""
@@ -79,7 +79,7 @@ class Command(_PlainFlags, TyperCommand):
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help. That of a command with ``--strategies`` ends in their names."""
+        """Print the help. For a command with ``--strategies``, it ends with the names of all strategies."""
         if any(parameter.name == "strategies" for parameter in self.params):
             from ckptplan.strategies.registry import GROUPS, all_strategies
 
@@ -94,9 +94,9 @@ class Command(_PlainFlags, TyperCommand):
         except typer.BadParameter as error:
             if error.param is None or error.__cause__ is None:
                 raise
-            raise _explain(_name(error.param), error.__cause__) from None
+            raise _convert_error(_name(error.param), error.__cause__) from None
         except InputError as error:
-            options = {each.name: _name(each) for each in self.params if each.param_type_name == "option"}
+            options = {param.name: _name(param) for param in self.params if param.param_type_name == "option"}
             parameter, _, path = (error.field or "").partition(".")
             if error.source is not None or parameter not in options or (path and parameter != "over"):
                 raise
@@ -104,7 +104,7 @@ class Command(_PlainFlags, TyperCommand):
 
 
 class Group(_PlainFlags, TyperGroup):
-    """A group of commands. Its error for an unknown command lists the commands that it has."""
+    """A group of commands. Its error for an unknown command lists the known commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a command with its arguments."""
@@ -119,12 +119,12 @@ def _name(parameter: Any) -> str:
     return str(next((name for name in parameter.opts if name.startswith("--")), parameter.name))
 
 
-def _explain(option: str, refused: Any) -> InputError:
-    """Return why an option's value is not accepted; ``refused`` is pydantic's error."""
+def _convert_error(option: str, refused: Any) -> InputError:
+    """Convert pydantic's error ``refused`` to an InputError that names the option."""
     fault = refused.errors(include_url=False)[0]
     reason = fault.get("ctx", {}).get("error")
-    if hasattr(reason, "errors"):  # of a value in a list
-        return _explain(option, reason)
+    if hasattr(reason, "errors"):  # the error of a value in a list
+        return _convert_error(option, reason)
     if isinstance(reason, InputError):
         return reason.inside(field=option)
     value, text = fault["input"], fault["msg"].removeprefix("Value error, ")
@@ -148,11 +148,11 @@ class Written(Read):
 
     def __new__(cls, name: str) -> Self:
         """Check, before anything is computed, that the file can be written. Raises InputError."""
-        made = super().__new__(cls, name)
-        # Functions of os.path, as methods of Path raise for names that are too long.
+        file = super().__new__(cls, name)
+        # Use os.path, since methods of Path raise for names that are too long.
         if os.path.isdir(name):  # noqa: PTH112
             raise InputError(f"{quote_value(name)} cannot be written: it is a folder", value=name)
-        # Devices and pipes are written as they are, files are replaced.
+        # Devices and pipes are opened directly. Files are replaced, so their folder must be writable.
         is_replaced = name != "-" and (not os.path.exists(name) or os.path.isfile(name))  # noqa: PTH110, PTH113
         if is_replaced and not os.access(Path(name).parent, os.W_OK):
             problem = f"the folder of {quote_value(name)} does not exist or is not writable"
@@ -160,23 +160,23 @@ class Written(Read):
         try:
             os.lstat(name)
         except FileNotFoundError:
-            return made
+            return file
         except OSError as reason:  # The name is too long, for example.
             raise InputError(f"{quote_value(name)} cannot be written: {reason.strerror}", value=name) from None
-        return made
+        return file
 
 
 def parse_side_file(name: str) -> Written:
-    """Return the name of a file beside the result, which may go to standard output. Raises InputError."""
+    """Return the name of an additional output file. Raises InputError for '-', where the result is printed."""
     if name == "-":
         raise InputError("standard output carries the result", value=name, accepted="a file")
     return Written(name)
 
 
 def check_files(given: Mapping[str, Any]) -> None:
-    """Raise InputError if an output would overwrite an input or another output; ``given`` is by option."""
+    """Raise InputError if an output would overwrite an input or another output. ``given`` maps options."""
     files = [(option, name) for option, value in given.items() for name in _find_files(value)]
-    # Functions of os.path, as above, accept names that are too long and links in a circle.
+    # As above, use os.path, which accepts names that are too long and links in a circle.
     inputs = [name for _, name in files if not isinstance(name, Written)]
     sources = {os.path.realpath(name) for name in inputs if os.path.isfile(name)}  # noqa: PTH113
     writers: dict[str, str] = {}
@@ -186,7 +186,7 @@ def check_files(given: Mapping[str, Any]) -> None:
             if path in sources:
                 raise InputError("is read by this command and would be lost", field=option, value=name)
             if path in writers:
-                raise InputError(f"is also what {writers[path]} writes", field=option, value=name)
+                raise InputError(f"is also written by {writers[path]}", field=option, value=name)
             writers[path] = option
 
 
@@ -197,11 +197,11 @@ def _find_files(value: object) -> list[Read]:
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for typer, in which the options of a group replace each parameter that is a group.
+    """Return a command for typer: each parameter that is a group is replaced by the options of the group.
 
     A group is a frozen dataclass whose fields are options: ``name: Annotated[type, typer.Option(...)]``, with
-    the option's default. An option has the name of its parameter unless it has names of its own. The options
-    keep the order of the parameters, and those of a group the order of its fields.
+    the option's default. An option is named after its parameter unless it names itself. The order is that of
+    the parameters and, within a group, of its fields.
     Parameters of the command are keyword-only. Raises ValueError if two options have the same name.
     """
     hints = get_type_hints(command)
@@ -213,7 +213,7 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
-    # typer reads these two.
+    # typer reads the signature and the annotations.
     options = _list_options(command)
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}
@@ -222,7 +222,7 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 @cache
 def _list_options(taker: Callable[..., Any]) -> list[Parameter]:
-    """Return the options of a command, those of its groups included, or of a group."""
+    """Return the options of a command or of a group, including the options of the groups in it."""
     hints = get_type_hints(taker, include_extras=True)
     options: list[Parameter] = []
     for name, parameter in signature(taker).parameters.items():
@@ -234,7 +234,7 @@ def _list_options(taker: Callable[..., Any]) -> list[Parameter]:
 
 
 def _add_names(option: Parameter) -> Parameter:
-    """Return an option with the names that follow from its parameter, unless it has names."""
+    """Return an option with names derived from its parameter, unless it already has names."""
     type_, *details = get_args(option.annotation)
     # typer keeps the first name of an option in ``default``.
     if not details or not isinstance(details[0], OptionInfo) or details[0].default is not ...:

@@ -1,4 +1,4 @@
-"""The process around a command: unreadable environment variables, closed streams, lines of standard error."""
+"""Prepares the process of a command: environment variables, closed streams and standard error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-#: Variables that libraries convert without a check, and the values that they can convert. Others are removed.
+#: Variables that libraries convert without a check, and patterns of values that do not make them fail.
 _READABLE = {
     **dict.fromkeys(("COLUMNS", "LINES", "TERMINAL_WIDTH"), "0*[1-9][0-9]{0,3}"),
     "SOURCE_DATE_EPOCH": "[0-9]{1,10}",
@@ -34,7 +34,7 @@ def settle() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open until exit
     if hasattr(sys.stdout, "reconfigure"):
-        # Show a character that the terminal lacks by its number.
+        # Escape characters that the terminal cannot show.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
@@ -65,5 +65,5 @@ def _wrap(text: str) -> str:
 
 
 def discard(stream: TextIO) -> None:
-    """Discard the buffer of a stream and later text, which Python would report as an error at exit."""
+    """Redirect a broken stream to the null device, since Python would report its unwritten buffer at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -28,14 +28,14 @@ def optimize(*, job: JobOptions, wishes: WishOptions, page: PageOptions, output:
     ranked = _rank(job, wishes)
     with explained(page.html, lambda: ranked.request.case):
         plan = ranked.best()
-    # The table and the page show the other strategies; JSON and CSV do without.
+    # The table and the page show the other strategies. JSON and CSV need not wait for them.
     view = make_view(plan, compared=cache(ranked.by_strategy), unsearched=ranked.unsearched)
     interrupted = "only the best plan so far, without a bound" if ranked.interrupted else None
     publish(view, output, page, job=job, interrupted=interrupted)
 
 
 def _rank(job: JobOptions, wishes: WishOptions, *, every: bool = False) -> Ranking:
-    """Search for the best plans of a job; of ``every`` strategy if asked for. Raises InputError."""
+    """Search for the best plan of a job, or of ``every`` strategy. Raises InputError."""
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
 
@@ -158,15 +158,15 @@ def pareto(
                 progress=progress,
             )
         if not len(front):
-            # No plan keeps the limits of remote memory or overhead. Asking for one raises the reason.
+            # No plan keeps the limits of remote memory or overhead. This call raises the reason.
             front.at(2**62)
         plan = None if at is None else front.best
     view = make_view(front, every=plot_all)
     if plan is None:
         publish(view, output, picture, job=job)
     else:
-        others = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
-        publish(make_view(plan, compared=others), output, job=job)
+        compare_once = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
+        publish(make_view(plan, compared=compare_once), output, job=job)
         picture.draw(view)
 
 
@@ -231,9 +231,9 @@ def sensitivity(
 
         given = {"--T" if name == "steps" else f"--{name}": value for name, value in vars(job).items()}
         options.keep_apart({**given, "PLAN": plan})
-        planned = load_plan(plan)
-        with explained(picture.html, lambda: planned), progress_bar("varying the inputs") as progress:
-            study = vary(plan=planned, **wishes, progress=progress)
+        given_plan = load_plan(plan)
+        with explained(picture.html, lambda: given_plan), progress_bar("varying the inputs") as progress:
+            study = vary(plan=given_plan, **wishes, progress=progress)
         publish(make_view(study), output, picture)
         return
     with explained(picture.html, job.load), progress_bar("varying the inputs") as progress:

@@ -1,6 +1,6 @@
 """``ckptplan profiles`` and ``workloads``: list, show and check built-in and other files, and write new ones.
 
-A new file is made of options. On a terminal, questions ask for what is missing.
+Options give the numbers of a new file. On a terminal, the program asks for missing numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Plan with it: ckptplan optimize --profile ./{file}"""
 
 
 def _named(shelf: Shelf, about: str = "A built-in name, or a .toml file.", metavar: str = "NAME|PATH") -> Any:
-    """Return an argument that names files, which may be built in."""
+    """Return an argument that takes built-in names or paths."""
     return typer.Argument(metavar=metavar, help=about, autocompletion=lambda: list_names(shelf), parser=Read)
 
 
@@ -198,7 +198,7 @@ def new_workloads(
     publish(make_view(workload), OutputOptions(format=format_))
 
 
-#: Options that describe a network of a kind.
+#: Options that only --kind takes.
 _OF_KIND = (
     "height", "width", "kernel", "input_bits", "input_storage", "outputs", "output_bits", "output_storage",
     "activity",
@@ -206,7 +206,7 @@ _OF_KIND = (
 
 
 def _refuse_fields(network: NetworkOptions, *, allowed: tuple[str, ...]) -> None:
-    """Raise InputError for an option that describes a network of a kind, beside a cell or a NIR file."""
+    """Raise InputError if an option of --kind is given together with a cell or a NIR file."""
     for field in _OF_KIND:
         value = getattr(network, field)
         if value is not None and field not in allowed:
@@ -228,7 +228,7 @@ def _ask(questions: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _ask_for_network(given: NetworkOptions) -> NetworkOptions:
-    """Ask on a terminal for the kind and sizes of a network. Raises InputError where nobody can answer."""
+    """Ask on a terminal for the kind and sizes of a network. Raises InputError if there is no terminal."""
     names = ", ".join(get_args(Kind))
     _check_terminal("--kind", "is missing: name a kind of network, or a cell with --cell", names)
     chosen = _ask({"kind": (f"Kind of network ({names})", "gru")})
@@ -248,7 +248,7 @@ def _ask_for_network(given: NetworkOptions) -> NetworkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileNumbers:
-    """The numbers of a profile, as text; None where the other profile's, or the default, holds."""
+    """The numbers of a profile, as text; None takes the number of the profile of --like, or the default."""
 
     description: Annotated[str | None, option("TEXT", "What the machine is.")] = None
     units: Annotated[int | None, count("Tiles or cores with memory of their own.")] = None
@@ -318,16 +318,16 @@ def new_profiles(
         like = load_profile(profile)
         changed = [field for field in given if field not in ("description", "name")]
         if changed:
-            # The description of the other profile no longer fits.
+            # The description of the other profile does not describe the changed one.
             given = {"description": f"like {like.name}, but for {', '.join(changed)}", **given}
-        made = like.replace_numbers(**given)
-        made = made.replace(sources={**made.sources, **sources})
+        new_profile = like.replace_numbers(**given)
+        new_profile = new_profile.replace(sources={**new_profile.sources, **sources})
     else:
         if numbers.local_bytes is None:
             _check_terminal("--local-bytes", "is missing", "a size, as '24 GB', or another profile with --like")
-            given |= _ask({field: asked for field, asked in _QUESTIONS.items() if field not in given})
-        made = HardwareProfile(**given, sources=sources)
+            given |= _ask({field: question for field, question in _QUESTIONS.items() if field not in given})
+        new_profile = HardwareProfile(**given, sources=sources)
     head = _PROFILE_HEAD.format(file=Path(output).name)
-    write_text(output, commented_text(made, head=head))
+    write_text(output, commented_text(new_profile, head=head))
     note(f"profile written to {output}")
-    publish(make_view(made), OutputOptions(format=format_))
+    publish(make_view(new_profile), OutputOptions(format=format_))

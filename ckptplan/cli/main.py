@@ -1,4 +1,4 @@
-"""Start and end of the program: each way to end has its message and its exit status."""
+"""Starts and ends the program: each way to end has its message and its exit status."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _OUT_OF_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
 
 
 class Terminated(BaseException):
-    """The system requested the program's end."""
+    """The system asked the program to end (SIGTERM, SIGHUP)."""
 
 
 def listen() -> None:
-    """Raise Terminated on SIGTERM and SIGHUP, and KeyboardInterrupt also for Ctrl-C in a finaliser.
+    """Raise Terminated on SIGTERM and SIGHUP, and make Ctrl-C work even if it arrives in a finaliser.
 
     Signals that the process ignores stay ignored, as in the background or under nohup.
     """
@@ -44,9 +44,9 @@ def listen() -> None:
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
     """Interrupt again a moment later if Ctrl-C came in a callback that cannot raise, such as a finaliser."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
     else:
         sys.__unraisablehook__(lost)
 
@@ -85,7 +85,7 @@ def run(arguments: list[str]) -> int:
     # plugins, would take a tenth of the time of a command.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # Otherwise JAX adds notes on its tracebacks, which are not shown, to errors.
+    # Otherwise JAX adds notes about its tracebacks to errors. The program shows no tracebacks.
     os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
     from ckptplan.cli.command import as_option
     from ckptplan.wording import arguments_as
@@ -104,7 +104,7 @@ def run(arguments: list[str]) -> int:
         except Exception as error:
             if _was_interrupted(error):
                 raise KeyboardInterrupt from None
-            return _fail(arguments, *_explain(error))
+            return _fail(arguments, *_describe_error(error))
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -117,16 +117,16 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether a library turned Ctrl-C into an error of its own while it was imported."""
+    """Return whether an error is due to Ctrl-C, which some libraries turn into another error during import."""
     if "KeyboardInterrupt" in str(error):
-        # pydantic's compiled code keeps only the text.
+        # pydantic's compiled code keeps only the text of the error.
         return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-def _explain(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
+def _describe_error(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
     """Return the exit status of an error, its kind, its message and its data."""
     import typer
 

@@ -23,7 +23,7 @@ from ckptplan.units import MAX_STEPS
 if TYPE_CHECKING:
     from ckptplan.model.workload import Workload
 
-#: The default number of rounds, and the least, which quartiles need.
+#: The default number of rounds, and the least number, which quartiles need.
 REPEATS, LEAST_REPEATS = 5, 3
 _ABOUT_CELL = (
     "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md); jax:lif and so on in JAX."
@@ -64,11 +64,11 @@ class CellOptions:
         from ckptplan.model.cell_spec import CellSpec
 
         given = {field.name: getattr(self, field.name) for field in fields(CellOptions)}
-        of_cell = {field: given.pop(field) for field in ("inputs", "neurons", "compile")}
-        spec = CellSpec.named(given.pop("cell"), **of_cell)
-        pieces, left = divmod(self.steps, self.compile or 1)
-        if left:
-            problem = f"pieces of {self.compile:,} steps leave {left:,} of {self.steps:,} over"
+        sizes = {field: given.pop(field) for field in ("inputs", "neurons", "compile")}
+        spec = CellSpec.named(given.pop("cell"), **sizes)
+        pieces, remainder = divmod(self.steps, self.compile or 1)
+        if remainder:
+            problem = f"pieces of {self.compile:,} steps leave {remainder:,} of {self.steps:,} over"
             raise InputError(problem, field="--compile", value=self.compile, accepted="a divisor of --T, as 16")
         return {**given, "spec": spec, "steps": pieces}
 
@@ -100,8 +100,8 @@ def calibrate(
     """
     rounds = {"--repeats": repeats, "--quick": quick}
     options.keep_apart(rounds)
-    of_times = {"--remote-dir": remote_dir, "--profile-out": profile_out}
-    options.keep_apart({**rounds, **of_times, "--bytes-only": bytes_only})
+    time_options = {"--remote-dir": remote_dir, "--profile-out": profile_out}
+    options.keep_apart({**rounds, **time_options, "--bytes-only": bytes_only})
     if bytes_only:
         write_counted(cell, output=output, format_=format_)
         return
@@ -128,7 +128,7 @@ def calibrate(
                 progress=progress,
             )
     except BaseException as error:
-        # Ctrl-C or a signal ended the measurement before it had times.
+        # Ctrl-C or a signal ended the measurement before there were times. Keep the sizes.
         if counted and not isinstance(error, Exception):
             _write_sizes(counted[0], output)
         raise
@@ -144,14 +144,14 @@ def calibrate(
         note(f"ckptplan: warning: {warning}")
     publish(make_view(calibrated), OutputOptions(format=format_))
     if calibrated.ended_by is not None:
-        # The program ends as it does without a result, with the exit status of what ended it.
+        # End the program with the exit status of the interruption, though there is a result.
         raise calibrated.ended_by
     files = f"--workload {_quote_path(output)} --profile {_quote_path(profile_out)}"
     note(f"next: ckptplan optimize {files} --local-bytes {budget} -o plan.json")
 
 
 def name_content(path: str, option: str = "--output") -> str:
-    """Return the name that the content of a file gets from the file. Raises InputError for an unusable name."""
+    """Return the name of a workload or profile, taken from its file. Raises InputError for an unusable name."""
     from ckptplan.model.checked import check_name
 
     stem = Path(path).name.removesuffix(".toml")
@@ -195,7 +195,7 @@ def _describe_times(workload: Workload) -> str:
 
 
 def _quote_path(path: str) -> str:
-    """Return a file for a shell, so that no command takes it for the name of a built-in one."""
+    """Quote a path for a shell. A leading './' keeps commands from taking it for a built-in name."""
     return shlex.quote(path if Path(path).parent != Path() or path.startswith("./") else f"./{path}")
 
 
@@ -252,8 +252,8 @@ def validate(
     from ckptplan.calibration.validate import validate as compare_with_runs
     from ckptplan.storage.plans import load_plan
 
-    planned = load_plan(plan)
-    spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
+    loaded = load_plan(plan)
+    spec = choose_cell(loaded.workload, cell=cell, trust=trust_cell)
     if spec.runtime == "jax" and trace is not None:
         raise InputError(
             "a compiled program of JAX has no times of its actions",
@@ -263,7 +263,7 @@ def validate(
         )
     with progress_bar("running") as progress:
         validation = compare_with_runs(
-            planned,
+            loaded,
             spec=spec,
             **vars(runs),
             progress=progress,
@@ -274,21 +274,21 @@ def validate(
         from ckptplan.planning.playback import simulate
 
         machine = validation.environment.machine
-        with traced(planned, trace) as chrome:
-            simulate(planned, sink=chrome.add)
+        with traced(loaded, trace) as chrome:
+            simulate(loaded, sink=chrome.add)
             chrome.beside(
-                process=f"{planned.strategy} on {machine}, measured (checkpoints and tapes)", resident_bytes=0
+                process=f"{loaded.strategy} on {machine}, measured (checkpoints and tapes)", resident_bytes=0
             )
             for event in validation.timeline:
                 chrome.add(event)
         if not validation.repeats:
-            note("ckptplan: the measured times of the trace are those of a run whose bytes were counted")
+            note("ckptplan: the measured times of the trace are from a run whose bytes were counted")
     if validation.off:
         note(f"ckptplan: outside the tolerance: {', '.join(validation.off)}")
     if validation.noisy:
         note(f"ckptplan: too noisy to judge: {', '.join(validation.noisy)}")
     if validation.interrupted:
-        # The program ends as after any Ctrl-C.
+        # End the program as after any Ctrl-C, though there is a result.
         raise KeyboardInterrupt
     if validation.off or (strict and validation.noisy):
         raise typer.Exit(OUTSIDE)

@@ -1,4 +1,4 @@
-"""Options that several commands share, in groups, with what a shell offers for them and how they are read."""
+"""Options that several commands share, in groups, with their parsers and completions for shells."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
 
-#: The profile and the workload that are planned if none is named. Tables then name the workload.
+#: The default profile and workload. A table names the workload if it is the default.
 DEFAULT_PROFILE, DEFAULT_WORKLOAD = "ipu-mk2", "paper-snn"
 
 
 def option(metavar: str, about: str, *names: str, **details: Any) -> Any:
-    """Return an option with a value, whose kind ``metavar`` names in the help.
+    """Return an option with a value. ``metavar`` names the kind of value in the help.
 
-    ``about`` is its help, ``names`` replace the one that follows from its parameter, and ``details`` are as in
-    typer.
+    ``about`` is the help of the option. ``names`` replace the name that follows from its parameter, and
+    ``details`` are as in typer.
     """
     return typer.Option(*names, metavar=metavar, help=about, **details)
 
 
 def count(about: str, *, least: int = 1, most: int = 10**9) -> Any:
-    """Return an option with a whole number, written without unit, sign or separators."""
+    """Return an option that takes a whole number, written without unit, sign or separators."""
     accepted = f"a whole number from {least} to {most:,}, without unit"
 
     def parse(given: str | int) -> int:
@@ -53,7 +53,7 @@ def count(about: str, *, least: int = 1, most: int = 10**9) -> Any:
 
 
 def above_zero(metavar: str, about: str, parse: Callable[[str], float], *, most: float, accepted: str) -> Any:
-    """Return an option with a number above 0 and at most ``most``, which ``parse`` reads."""
+    """Return an option that takes a number above 0 and at most ``most``, read by ``parse``."""
 
     def parse_positive(text: str) -> float:
         value = parse(text)
@@ -65,12 +65,12 @@ def above_zero(metavar: str, about: str, parse: Callable[[str], float], *, most:
 
 
 def tolerance(about: str) -> Any:
-    """Return an option with a share by which measurements may differ."""
+    """Return an option that takes a share by which measurements may differ."""
     return above_zero("SHARE", about, parse_fraction, most=1, accepted="more than 0 %, up to 100 %")
 
 
 def time_limit(about: str) -> Any:
-    """Return an option with the most time that a measurement may take."""
+    """Return an option that takes the longest time of a measurement."""
     return above_zero("TIME", about, parse_duration, most=inf, accepted="more than 0 s, as '300' or '5 min'")
 
 
@@ -81,17 +81,17 @@ def describe_strategies() -> Mapping[str, str]:
     return registry.describe_strategies()
 
 
-def complete_list(list_known: Callable[[], Mapping[str, str]]) -> Callable[[str], list[tuple[str, str]]]:
+def complete_list(describe: Callable[[], Mapping[str, str]]) -> Callable[[str], list[tuple[str, str]]]:
     """Return a function that completes the last name of a list with commas, and offers no name twice.
 
-    ``list_known`` returns the names with descriptions, '' for none. Some shells show descriptions.
+    ``describe`` returns the names with descriptions, '' for none. Some shells show descriptions.
     """
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
-        # A shell replaces everything that was typed.
+        # A shell replaces the whole text with the completion.
         head, comma, _ = incomplete.rpartition(",")
         typed = head.split(",")
-        return [(f"{head}{comma}{name}", about) for name, about in list_known().items() if name not in typed]
+        return [(f"{head}{comma}{name}", about) for name, about in describe().items() if name not in typed]
 
     return complete
 
@@ -103,12 +103,12 @@ def split_names(text: str) -> list[Read]:
 
 
 def pick(shelf: Shelf, about: str, *names: str) -> Any:
-    """Return an option that names a file, which may be built in."""
+    """Return an option that takes a built-in name or a path."""
     return option("NAME|PATH", about, *names, autocompletion=lambda: list_names(shelf), parser=Read)
 
 
 def pick_several(shelf: Shelf, about: str, *names: str) -> Any:
-    """Return an option that names files, which may be built in, with commas between them."""
+    """Return an option that takes built-in names and paths, separated by commas."""
     complete = complete_list(lambda: dict.fromkeys(list_names(shelf), ""))
     return option("NAME|PATH", about, *names, autocompletion=complete, parser=split_names)
 
@@ -188,9 +188,9 @@ def _take_only(loaded: list[_Loaded], option: str) -> _Loaded:
 
 
 def _join_names(given: list[list[str]], option: str, shelf: Shelf) -> list[str]:
-    """Return each name of the values of an option once, and all built-in names for 'all'. Raises InputError."""
+    """Return the names in the values of an option, each once, with all built-in names for 'all'."""
     named = [str(name) for names in given for name in names]
-    expanded = [name for each in named for name in (list_names(shelf) if each == "all" else [each])]
+    expanded = [name for value in named for name in (list_names(shelf) if value == "all" else [value])]
     if not expanded:
         raise InputError("names nothing", field=option, value=",", accepted="names, paths or 'all'")
     return list(dict.fromkeys(expanded))
@@ -198,7 +198,7 @@ def _join_names(given: list[list[str]], option: str, shelf: Shelf) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """Wishes of every command that plans: memory budgets and strategies. Subclasses add more."""
+    """Options of every command that plans: memory budgets and strategies. Subclasses add more."""
 
     local_bytes: Annotated[
         str | None, option("SIZE", "Local budget of one unit, as '300 KiB' (default: the profile's).")
@@ -227,13 +227,13 @@ class BudgetOptions:
     ] = None
 
     def read(self) -> dict[str, Any]:
-        """Return the wishes as keyword arguments of a use case, which reads texts; ``command`` included."""
+        """Return the options, and the ``command`` line, as keyword arguments for functions that plan."""
         return {**vars(self), "command": command_line()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions(BudgetOptions):
-    """Wishes of commands that may search for long, and that limit the time over base's."""
+    """Options of commands that may search for long, and that limit the time over base's."""
 
     max_overhead: Annotated[
         float | None, option("SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction)
@@ -249,7 +249,7 @@ class LimitOptions(BudgetOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WishOptions(LimitOptions):
-    """Every wish there is."""
+    """All options of a plan: budgets, limits, objective and model."""
 
     objective: Annotated[
         Literal["time", "memory", "balanced"],
@@ -261,7 +261,7 @@ class WishOptions(LimitOptions):
 def keep_apart(given: Mapping[str, object]) -> None:
     """Raise InputError for the first option that is given together with the last one.
 
-    None, False and an empty list are not given. Zero and an empty text are.
+    None, False and an empty list count as not given. Zero and an empty text count as given.
     """
     named = {name: value for name, value in given.items() if value not in (None, []) and value is not False}
     last = [*given][-1]
@@ -271,5 +271,5 @@ def keep_apart(given: Mapping[str, object]) -> None:
 
 
 def command_line() -> str:
-    """Return the command line as typed, for the provenance of a result; invisible characters are escaped."""
+    """Return the command line as typed, for the provenance of a result, with invisible characters escaped."""
     return escape_controls(shlex.join(["ckptplan", *sys.argv[1:]]))

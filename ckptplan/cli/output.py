@@ -43,7 +43,7 @@ def _picture_file(name: str) -> Written:
 
 
 def _text_file(name: str) -> Written:
-    """Return the name of a file that holds text. Raises InputError if it promises a picture or a page."""
+    """Return the name of a text file. Raises InputError if its suffix is that of a picture or a page."""
     file = Written(name)
     if Path(name).suffix.lower() in (".png", ".svg", ".pdf", ".html"):
         accepted = (
@@ -54,7 +54,7 @@ def _text_file(name: str) -> Written:
 
 
 def picture_option(about: str) -> Any:
-    """Return an option that draws something into a file."""
+    """Return an option that takes the file of a picture."""
     return option("FILE", f"{about}, as .png, .svg or .pdf.", parser=_picture_file)
 
 
@@ -117,10 +117,10 @@ def publish(
 ) -> None:
     """Write a result in the chosen format, with its page and picture if the options ask for them.
 
-    Of a plan in the format table, the table is printed and the file gets the plan as JSON.
-    The table names the workload if the ``job`` does not. Raises InputError if a file cannot be written, and
-    ends the command with the exit status of Infeasible if nothing fits, or as Ctrl-C does with the note
-    ``interrupted``.
+    For a plan in the format table, print the table and write the plan as JSON to the file. The table names the
+    workload if the ``job`` has the default one. Raises InputError if a file cannot be written, and typer.Exit
+    with the status of Infeasible if nothing fits. With a note ``interrupted``, print the note and raise
+    KeyboardInterrupt.
     """
     path = output.file or "-"
     # A document without a kind is a plan.
@@ -144,7 +144,7 @@ def publish(
 
 
 def _write(view: View, output: OutputOptions, job: JobOptions | None) -> None:
-    """Write a result in the chosen format. If none is chosen, the name of the file implies it."""
+    """Write a result in the chosen format, by default the format that the name of the file implies."""
     kind, chosen = view.kind, FORMATS[output.format]
     if output.file and output.format == "table":
         chosen = format_of_file(output.file) or chosen
@@ -166,7 +166,7 @@ def _write(view: View, output: OutputOptions, job: JobOptions | None) -> None:
 
 
 def add_envelope(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with a head: its kind, and the version and command that made it."""
+    """Return a document with its kind, and the version and command that made it, before its content."""
     from ckptplan.storage.versions import WRITTEN  # loads the models, which --help does without
 
     return {
@@ -179,7 +179,7 @@ def add_envelope(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error; ends of lines in names of files are escaped."""
+    """Print a line on standard error. Line breaks in it, as in names of files, are escaped."""
     write_error(put_on_one_line(text))
 
 
@@ -194,7 +194,7 @@ def write_page(path: str, *views: View) -> None:
 
 @contextmanager
 def explained(path: str | None, load: Callable[[], Case | Plan]) -> Iterator[None]:
-    """If nothing fits, write a page to ``path`` that says why. Raises Infeasible again."""
+    """If the block raises Infeasible, write a page with the reason to ``path``, and raise it again."""
     try:
         yield
     except Infeasible as error:
@@ -210,7 +210,7 @@ def explained(path: str | None, load: Callable[[], Case | Plan]) -> Iterator[Non
 
 
 def save_picture(path: str, draw: Callable[[Size], Figure], size: str) -> None:
-    """Draw a picture in a size and write it. Raises InputError if it cannot be written."""
+    """Draw a picture in a size of ``SIZES`` and write it. Raises InputError if it cannot be written."""
     from ckptplan.report.picture import SIZES
     from ckptplan.report.plots.figures import save_figure
 

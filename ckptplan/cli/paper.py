@@ -17,7 +17,7 @@ from ckptplan.storage.files import write_text
 
 
 def _make_folder(name: str) -> str:
-    """Return a folder for pictures, made if it does not exist. Raises InputError."""
+    """Make a folder for pictures if it does not exist, and return its name. Raises InputError."""
     try:
         if not name:
             raise InputError("an empty name is no folder", value=name)
@@ -68,8 +68,8 @@ def paper(
             save_picture(str(Path(pictures) / file), partial(draw_figure, content), size=size)
     if markdown is not None:
         # The page links to the folder of pictures relative to itself.
-        here = "." if markdown == "-" else os.path.dirname(markdown) or "."  # noqa: PTH120 - text, as relpath
-        folder = "pictures" if pictures is None else Path(os.path.relpath(pictures, here)).as_posix()
+        base = "." if markdown == "-" else os.path.dirname(markdown) or "."  # noqa: PTH120 - text, as relpath
+        folder = "pictures" if pictures is None else Path(os.path.relpath(pictures, base)).as_posix()
         links = [f"{folder}/{file}" for file in files]
         write_text(markdown, table.render_page(make_claims(setting), contents, setting, pictures=links))
         if markdown != "-":

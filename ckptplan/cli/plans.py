@@ -1,4 +1,4 @@
-"""Commands about a plan: ``simulate``, ``schedule`` and ``report``; and ``schema``, about formats of files."""
+"""Commands about a plan: ``simulate``, ``schedule`` and ``report``. Also ``schema``, about file formats."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ckptplan.report.formats import View
     from ckptplan.schedule.timeline import Event
 
-#: Exit status if a schedule does not cost what its closed form says.
+#: Exit status if the simulated cost of a schedule differs from the plan's prediction.
 DISAGREES = 4
 
 
 def _read_lengths(value: str) -> tuple[int, int]:
-    """Return the first and the last length of '1:5000', the same one of '5000'. Raises InputError."""
+    """Return the first and the last length of '1:5000', or twice the length of '5000'. Raises InputError."""
     first, _, last = value.replace(",", "").partition(":")
     ends = first, last or first
     # Python refuses thousands of digits.
@@ -94,30 +94,30 @@ def simulate(
     from ckptplan.report.simulation import view_simulation
     from ckptplan.storage.plans import load_plan
 
-    planned = load_plan(plan)
+    loaded = load_plan(plan)
     sinks: list[Callable[[Event], None]] = []
 
-    def take(event: Event) -> None:
+    def forward_event(event: Event) -> None:
         for sink in sinks:
             sink(event)
 
-    # Trace and picture are only written if the result can be.
+    # Trace and picture are only written if the result can be written.
     with ExitStack() as stack:
         if trace:
-            sinks.append(stack.enter_context(traced(planned, trace, schedule=schedule)).add)
+            sinks.append(stack.enter_context(traced(loaded, trace, schedule=schedule)).add)
         if gantt:
             from ckptplan.report.sketch import TimelineCollector
 
-            timeline = TimelineCollector(planned)
+            timeline = TimelineCollector(loaded)
             sinks.append(timeline.add)
         with progress_bar("playing the schedule") as progress:
-            playback = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
-        view = view_simulation(planned, playback, schedule=schedule)
+            playback = play(loaded, schedule=schedule, sink=forward_event if sinks else None, progress=progress)
+        view = view_simulation(loaded, playback, schedule=schedule)
         publish(view, output)
         if gantt:
             from ckptplan.report.plots import make_picture
 
-            draw = partial(make_picture, planned, sketch=timeline.finish(), schedule=schedule)
+            draw = partial(make_picture, loaded, sketch=timeline.finish(), schedule=schedule)
             out.save_picture(gantt, draw, size=size)
     if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
@@ -128,7 +128,7 @@ def simulate(
 def traced(plan: Plan, path: str, *, schedule: str | None = None) -> Iterator[ChromeTrace]:
     """Stream events of a simulation to a trace file, which appears when the block ends.
 
-    ``schedule`` names the file of a schedule that is not the plan's own.
+    ``schedule`` is the file of the simulated schedule if it is not the plan's own.
     """
     from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head
@@ -161,9 +161,9 @@ def schedule(
     from ckptplan.planning.playback import save_schedule
     from ckptplan.storage.plans import load_plan
 
-    planned, path = load_plan(plan), output or "-"
+    loaded, path = load_plan(plan), output or "-"
     with progress_bar("writing the schedule", beside_output=path == "-") as progress:
-        count = save_schedule(planned, path, format=format_, progress=progress, command=command_line())
+        count = save_schedule(loaded, path, format=format_, progress=progress, command=command_line())
     if path != "-":
         note(f"{count:,} actions written to {path}")
 
@@ -180,16 +180,16 @@ def report(
     """
     from ckptplan.storage.plans import load_plan
 
-    planned = load_plan(plan)
-    with out.explained(output, lambda: planned), progress_bar("planning for the report") as progress:
-        views = _view_all(planned, progress)
+    loaded = load_plan(plan)
+    with out.explained(output, lambda: loaded), progress_bar("planning for the report") as progress:
+        views = _view_all(loaded, progress)
     out.write_page(output, *views)
 
 
 def _view_all(plan: Plan, progress: Progress) -> list[View]:
-    """Return all that is known about a plan: itself, the front around it, its rivals, and its inputs.
+    """Return the parts of the report about a plan: the plan, the front, the other strategies, the inputs.
 
-    Raises Infeasible if the plan's own goal cannot be met.
+    Raises Infeasible if the goal of the plan cannot be met.
     """
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
@@ -203,11 +203,11 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
         "local_bytes": goal.local_bytes,
         "remote_bytes": "unbounded" if goal.remote_bytes is None else goal.remote_bytes,
     }
-    # Strategies that answer at once.
+    # Closed forms alone, since solved strategies take long to trace.
     limits = {**budgets, "strategies": "closed", "objective": goal.objective}
     front = pareto(plan.workload, plan.profile, **limits, progress=progress)
     compared = ranked.by_strategy()
-    # The page of the plan has one part for schedules, that of the front.
+    # The page shows schedules in one part only: the front.
     about, rivals = make_view(plan, compared=lambda: compared), make_view(compared)
     return [
         replace(about, plans=tuple, chart=lambda: None),

@@ -21,7 +21,7 @@ _TICK_SECONDS = 0.5
 
 
 class ShownProgress:
-    """A callback that takes (done, total) and shows them on a bar of rich, or as lines if there is none."""
+    """A callback that takes (done, total) and shows progress on a bar of rich, or as lines without a bar."""
 
     def __init__(self, text: str, bar: Progress | None = None) -> None:
         self._name = self._text = text
@@ -32,16 +32,16 @@ class ShownProgress:
             self._task = bar.add_task(text, total=None)
 
     def __call__(self, done: int, total: int) -> None:
-        """Show progress, unless its share is lower than before, as when more work turns up."""
+        """Show progress. A lower share than before is ignored: it comes from work that was added."""
         if not done:
-            # The time before, as that of imports, says nothing about the time that is left.
+            # Restart the clock: time before the work, such as imports, does not predict the time left.
             self._began = monotonic()
         if done / max(1, total) >= self._done / max(1, self._total):
             self._done, self._total = done, total
             self.show()
 
     def doing(self, stage: str) -> None:
-        """Add the name of the present stage, such as the strategy that is solved."""
+        """Show the name of the current stage, such as the strategy that is solved."""
         self._text = f"{self._name} ({stage})" if stage else self._name
         if self._bar is not None:
             self._bar.update(self._task, description=self._text)
@@ -54,7 +54,7 @@ class ShownProgress:
             self._bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def show(self) -> None:
-        """Move the bar, or print a line if the last one was long ago and the job is not over."""
+        """Move the bar, or print a line if the last line is 10 s old and the job is not over."""
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, total=self._total)
             return
@@ -78,9 +78,9 @@ class ShownProgress:
 
 @contextmanager
 def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[ShownProgress]:
-    """Show the progress of a long job; yields a callback that takes (done, total).
+    """Show the progress of a long job, and yield a callback that takes (done, total).
 
-    ``beside_output`` hides the bar of a job that prints to standard output if that is the same terminal.
+    ``beside_output`` says that the job prints to standard output. The bar is hidden if that is a terminal.
     """
     if sys.stderr.isatty():
         from rich.console import Console
@@ -93,7 +93,7 @@ def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[ShownPro
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
-            # By default rich would redirect standard output to standard error meanwhile.
+            # By default rich redirects standard output to standard error while a bar is shown.
             redirect_stdout=False,
             redirect_stderr=False,
             disable=beside_output and sys.stdout.isatty(),
@@ -103,7 +103,7 @@ def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[ShownPro
     progress, is_over = ShownProgress(text), Event()
 
     def watch() -> None:
-        # Print lines also while a long part of the job reports nothing.
+        # Print lines even while a long part of the job reports nothing.
         while not is_over.wait(_TICK_SECONDS):
             progress.show()
 

@@ -115,25 +115,25 @@ def _make_sweep(over: list[str], job: JobOptions, wishes: WishOptions, shard: tu
     from ckptplan.studies.sweep import make_sweep
 
     profiles, workloads = job.load_profiles(), job.load_workloads()
-    made = make_sweep(over, profiles=profiles, workloads=workloads, shard=shard, **wishes.read())
-    for axis in made.grid.axes:
+    sweep = make_sweep(over, profiles=profiles, workloads=workloads, shard=shard, **wishes.read())
+    for axis in sweep.grid.axes:
         if {"T": job.steps, "batch": job.batch, "neurons": job.neurons}.get(axis.name) is not None:
             problem = "is varied by --over and set for all of it"
             accepted = f"either --over {axis.name}=... or --{axis.name}"
             raise InputError(problem, field=f"--{axis.name}", accepted=accepted)
-    if not over and len(made) == 1:
+    if not over and len(sweep) == 1:
         problem = "is missing: the sweep would have one point"
         raise InputError(problem, field="--over", accepted="as T=256:65536:x2")
-    return made
+    return sweep
 
 
-def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
-    """Return the format of the rows, None for a table. Raises InputError if it is not determined."""
-    if asked == "parquet" and is_stream(output or "-"):
+def _choose_format(requested: RowFormat | None, output: str | None) -> RowFormat | None:
+    """Return the format of the rows, None for a table. Raises InputError if the file's name implies none."""
+    if requested == "parquet" and is_stream(output or "-"):
         accepted = "-o FILE, or csv or jsonl"
         raise InputError("cannot be streamed", field="--format", value="parquet", accepted=accepted)
-    if asked is not None or output is None:
-        return asked
+    if requested is not None or output is None:
+        return requested
     suffix = Path(output).suffix.removeprefix(".").lower()
     if suffix in get_args(RowFormat):
         return cast("RowFormat", suffix)
@@ -153,7 +153,7 @@ def _plan_rows(
 ) -> int:
     """Plan the rows from number ``done`` on, append them, and return how many of them have a plan.
 
-    A picture needs the rows before these, too, which are planned again.
+    If a picture is drawn, plan the earlier rows again, since the picture needs them, too.
     """
     from ckptplan.studies.sweep import iterate_rows
 
@@ -175,7 +175,7 @@ def _plan_rows(
 def _write_rows(
     sweep: Sweep, chosen: RowFormat, path: str, plan: Callable[..., int], *, restart: bool, is_drawn: bool
 ) -> None:
-    """Write the rows to a file or a stream, and say how many there are. Raises InputError."""
+    """Write the rows to a file or a stream, and print how many there are. Raises InputError."""
     total = len(sweep)
     rows: dict[str, Any] = {"columns": sweep.columns, "identity": sweep.identity, "head": sweep.head}
     with open_output(path, chosen, **rows, total=total, restart=restart) as file:
@@ -185,7 +185,7 @@ def _write_rows(
             fitting = plan(file.append, done=file.done, to_stdout=path == "-")
         except KeyboardInterrupt:
             if file.count is not None:
-                # Count in the file, as the interruption may have come between a row and its report.
+                # Count in the file, since the interruption may come between writing rows and counting them.
                 note(f"{file.count():,} of {total:,} rows are in {path}; the same command continues there")
             raise
     new = total - file.done
@@ -197,7 +197,7 @@ def _write_rows(
     text = f"{new:,} rows written to {path}: plans at {fitting:,}"
     if new > fitting:
         text += f", nothing fits at {new - fitting:,} (the column binding says why)"
-    # Pictures have two axes, and show all parts.
+    # A picture has at most two axes and needs all parts.
     if not is_drawn and len(sweep.grid.axes) <= 2 and sweep.shard is None:
         text += "; with --html FILE the same command draws them"
     note(text)

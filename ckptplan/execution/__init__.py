@@ -1,1 +1,1 @@
-"""What runtimes share: the order of actions, looking ahead, and events; and the executor of callbacks."""
+"""Shared by all runtimes: order of actions, looking ahead and events. Has the executor of callbacks, too."""

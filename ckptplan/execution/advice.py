@@ -1,4 +1,4 @@
-"""Says in words what a limit of memory cost a call: the plan that was chosen, and only what does help."""
+"""Describes the plan chosen for a memory limit, and suggests changes that help if the limit is too small."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ckptplan.search.question import Question
 from ckptplan.storage.place import ASSUMED_RATE
 from ckptplan.units import format_bytes, format_limit, format_things, parse_bytes
 
-#: One in this many bytes of a limit is left for what is not counted.
+#: One in this many bytes of a limit is left free, for bytes that are not counted.
 MARGIN = 50
-#: The first axis is much shorter than the second if it is at most one in so many of it.
+#: The inputs may have the batch first if the second axis is at least this many times as long as the first.
 _SHORT = 4
-#: So many times their bytes, the gradients of parameters take with any batch: sums, those of a step, copies.
+#: Bytes that do not shrink with the batch, in multiples of the gradients: sums, gradients of a step, copies.
 _GRADIENTS = 5
-#: Smaller shares of a job are no advice.
+#: Smaller shares of a batch or a limit are not suggested.
 _LEAST_SHARE = 0.05
-#: Overheads above this one are a reason to name what may help, if it is so many times as quick.
+#: Plans with a larger overhead are slow. A change is suggested if it makes them this many times as fast.
 DEAR, _WORTH = 1.0, 1.2
-#: The field of ``estimate_basis`` that says what remote memory bought.
+#: The field of ``estimate_basis`` that compares the plans with and without remote memory.
 OFFLOAD = "offload"
 
 
 def leave_margin(limit: int) -> int:
-    """Return the bytes of a limit that a plan may take."""
+    """Return the bytes of a limit that a plan may take, without the margin."""
     return limit - limit // MARGIN
 
 
 def find_limit(need: float) -> int:
-    """Return a limit of three digits of which a plan may take so many bytes."""
+    """Return the least limit of three digits that leaves ``need`` bytes for a plan."""
     least = math.ceil(need * MARGIN / (MARGIN - 1)) + 1
     digits = 10 ** max(0, len(str(least)) - 3)
     return int(-(-least // digits) * digits)
 
 
 def name_limit(need: float, *, like: int) -> int:
-    """Return the least limit of which a plan may take so many bytes, as it is named beside another."""
+    """Return the least limit that leaves ``need`` bytes for a plan, rounded in the units of ``like``."""
     return parse_bytes(format_limit(find_limit(need), like=like))
 
 
@@ -55,16 +55,16 @@ def refuse_limit(
     tried: int = 0,
     shape: Sequence[int] = (),
 ) -> InputError:
-    """Return the error for a limit within which no plan fits: the least that is enough, and what else helps.
+    """Return the error for a limit within which no plan fits, with the least limit and other suggestions.
 
     Arguments:
-        infeasible: why there is no plan; its ``need`` is the least.
+        infeasible: why there is no plan; its ``need`` is the least number of bytes.
         request: the request, for which shorter sequences and remote memory are tried.
-        memory: the limit as it was given.
+        memory: the limit as the caller gave it.
         limit: the limit in bytes.
         gradients: the bytes of the gradients of parameters, which do not grow with the batch.
-        parts: what the need consists of.
-        tried: the bytes that a first call takes to try its steps, 0 if it does not.
+        parts: the parts of the need, in words.
+        tried: the bytes that a first call needs to try its steps, 0 if it does not try any.
         shape: the shape of the inputs, time first; () if it is not known.
     """
     needed = format_limit(find_limit(max(infeasible.need, tried)), like=limit)
@@ -74,7 +74,7 @@ def refuse_limit(
         parts = f" in a new process, where its first steps are tried; afterwards {later} are enough{parts}"
     ways = [f'at least memory="{needed}" ({least:,} bytes)']
     ways += _name_quicker(infeasible, least=least, like=limit)
-    # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
+    # The workspace may shrink with the batch, or grow a little, since less of it can reuse the memory of tapes.
     fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)
     share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
     if share >= _LEAST_SHARE:
@@ -97,7 +97,7 @@ def refuse_limit(
 
 
 def _name_quicker(infeasible: Infeasible, *, least: int, like: int) -> list[str]:
-    """Return the limit of a quick plan, in words, if that of the ``least`` limit is slow."""
+    """Return a limit with a quick plan, in words, if the plan at the ``least`` limit is slow."""
     plans = [suggestion for suggestion in infeasible.suggestions if suggestion["change"] == "local_bytes"]
     limit, overhead = min(
         (
@@ -114,7 +114,7 @@ def _name_quicker(infeasible: Infeasible, *, least: int, like: int) -> list[str]
 
 
 def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) -> Plan:
-    """Return a plan, the quicker one of those without and with off-chip memory, that says what this bought."""
+    """Return ``plan`` with a note that compares the plans without (``local``) and with off-chip memory."""
     texts = [
         f"local only: {'does not fit' if local is None else f'{local.predicted.overhead:+.0%}'}",
         f"remote in {place}: {remote.predicted.overhead:+.0%}",
@@ -125,7 +125,7 @@ def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) ->
 
 
 def describe_choice(plan: Plan, limit: int) -> str:
-    """Return what was chosen and what it costs, in a line."""
+    """Return the strategy of a plan, its memory and its time, in a line."""
     settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
     bought = "".join(f" ({entry.text})" for entry in plan.estimate_basis if entry.field == OFFLOAD)
     return (
@@ -136,7 +136,7 @@ def describe_choice(plan: Plan, limit: int) -> str:
 
 
 def advise_offload(local: Plan, remote: Plan | None) -> str:
-    """Return what ``offload=`` would save, by the best plan at the assumed rate; '' if that is little."""
+    """Return advice to use ``offload=``, by the best plan at the assumed rate; '' if it would save little."""
     if remote is None or _WORTH * remote.predicted.seconds > local.predicted.seconds:
         return ""
     return (
@@ -147,13 +147,13 @@ def advise_offload(local: Plan, remote: Plan | None) -> str:
 
 
 def _helps_remote(request: Request) -> bool:
-    """Return whether a plan fits that keeps checkpoints in remote memory."""
+    """Return whether a plan with remote checkpoints would fit."""
     question: Question = request.question().replace(strategies=("remote", "double", "hierarchical"))
     return question.least_remote_bytes() is not None
 
 
 def _doubt_order(shape: Sequence[int]) -> str:
-    """Return a question if inputs look as if the batch came before time, '' otherwise."""
+    """Return a hint if the shape of the inputs looks as if the batch came before time, '' otherwise."""
     if len(shape) < 3 or shape[0] * _SHORT > shape[1]:
         return ""
     return (

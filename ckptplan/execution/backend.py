@@ -1,7 +1,7 @@
 """Defines how a network is measured: a backend runs its schedules, and each run reports bytes and seconds.
 
-PyTorch and JAX have a backend each. Functions of the caller are measured by ``measure`` in measure.py. All of
-them take turns in rounds, so that a machine that gets slower affects everything in a round alike.
+PyTorch and JAX each have a backend. ``measure`` in measure.py measures the caller's own functions. Runs are
+interleaved in rounds, so that a machine that gets slower affects all runs of a round alike.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event, Frontier
 from ckptplan.storage.memory import find_folder_room, host_memory_bytes
 
-#: A gradient in double precision, and the rounding of the type that it was computed in.
+#: A gradient in double precision, and the rounding error (eps) of the type in which it was computed.
 Gradient: TypeAlias = tuple[npt.NDArray[Any], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The seconds of a run, and the timeline of its actions, which compiled programs do not show."""
+    """The seconds of a run, and the timeline of its actions, which is empty for compiled programs."""
 
     seconds: float
     events: Sequence[Event] = ()
-    #: Seconds that the first touch of new memory took, which ``seconds`` leaves out.
+    #: Seconds of the first touch of new memory, which are not part of ``seconds``.
     new_memory: float = 0.0
 
 
@@ -45,7 +45,7 @@ def measure_rounds(
     """Run all ``runs`` in turn in each round, and yield the reports of each round that is complete.
 
     Arguments:
-        runs: what runs in a round.
+        runs: the runs of a round.
         rounds: the number of rounds.
         count: called after each run.
     """
@@ -59,13 +59,13 @@ def measure_rounds(
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """The bytes that a run kept, and how often it did what a plan predicts."""
+    """The peak bytes of a run, and its counts of recomputed steps, states and messages."""
 
-    #: Bytes of a state; peak bytes of local checkpoints and tapes, and of remote checkpoints.
+    #: Bytes of a state, peak bytes of local checkpoints and tapes, and peak bytes of remote checkpoints.
     state_bytes: int
     local_bytes: int
     remote_bytes: int
-    #: Field of ``Predicted`` -> how often: steps that ran again, states and messages that moved.
+    #: Field of ``Predicted`` -> count: recomputed steps, moved states, and messages.
     counts: Mapping[str, int] = field(default_factory=dict)
     #: The timeline of the run, with the bytes held after each action; empty for a compiled program.
     events: Sequence[Event] = ()
@@ -75,7 +75,7 @@ class Counted:
 
 @dataclass(frozen=True, kw_only=True)
 class CountedSizes:
-    """Bytes as the fields of a workload of one unit, each with its basis."""
+    """The bytes of a cell, by field of a workload of one unit, each with its basis."""
 
     state_bytes: int
     tape_bytes: int
@@ -86,64 +86,64 @@ class CountedSizes:
     cache_bytes: int = 0
     #: The workspace that a chunk of several steps needs beyond that of a single step.
     chunk_workspace_bytes: int = 0
-    #: What a recorded chunk holds once, however many steps it has; part of the workspace.
+    #: Bytes that a recorded chunk holds once, for any number of steps; a part of the workspace.
     tape_bytes_once: int = 0
     #: Range of the measured workspaces, as a share of the peak.
     residual: float = 0.0
     basis: Mapping[str, Basis]
-    #: Times of a step before any was measured, each with its origin, and the machine that they are of, if any.
+    #: Assumed times of a step, used until they are measured, each with its origin; and the machine, if any.
     assumed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     timed_on: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the bytes by the fields of a workload."""
+        """Return the bytes by field of a workload."""
         return {name: getattr(self, name) for name in (*DERIVED, *WORKSPACES)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Peaks of a machine, and what a step computes on it."""
+    """Peak rates of a machine, and the operations of a step."""
 
     #: Field of a profile -> its number in SI base units, and how it was measured.
     peaks: Mapping[str, tuple[float, str]]
-    #: The operations of a step, None if they were not counted; how they were, or why they were not.
+    #: The operations of a step, None if they were not counted. ``why`` says how, or why they were not.
     operations: Operations | None
     why: str
 
 
 class Program(Protocol):
-    """A network under a plan or a schedule; or, without one, in its framework's own loop."""
+    """A network that runs a plan or a schedule, or else its framework's own loop."""
 
     def time(self, *, by_action: bool = False) -> Report:
-        """Run it and time it; ``by_action`` times its actions one by one, too, if they can be timed."""
+        """Run the program and time it. ``by_action`` also times each action, if the runtime can."""
         ...
 
     def count(self) -> Counted:
-        """Run it and count the bytes that it keeps, and its steps and messages. Raises InputError."""
+        """Run the program, and count its bytes, steps and messages. Raises InputError."""
         ...
 
     def peak_bytes(self) -> int:
-        """Return the peak bytes of everything, including what exists before the run."""
+        """Run the program and return the peak bytes of all memory, including memory in use before the run."""
         ...
 
     def gradients(self) -> list[Gradient]:
-        """Run it and return the gradients of the parameters."""
+        """Run the program and return the gradients of the parameters."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long a person waits for runs, estimated from a few steps."""
+    """The wall time of runs, estimated from a few steps."""
 
-    #: A step that runs forward and is reversed.
+    #: Seconds of a step, forward and backward.
     step_seconds: float
-    #: Compiling a program; 0 if nothing is compiled.
+    #: Seconds to compile a program; 0 if nothing is compiled.
     compile_seconds: float = 0.0
-    #: What counting the live tensors adds to a step.
+    #: Seconds that counting the live tensors adds to a step.
     meter_seconds: float = 0.0
 
     def run(self, plan: Plan | Schedule) -> float:
-        """Return the seconds of a run. A step that runs again takes a third of one that is reversed, too."""
+        """Return the seconds of a run. A recomputed step takes a third of a step forward and backward."""
         return self.step_seconds * (plan.steps + count_recomputed(plan) / 3)
 
     def count(self, plan: Plan | Schedule) -> float:
@@ -152,7 +152,7 @@ class Pace:
 
 
 def count_recomputed(plan: Plan | Schedule) -> int:
-    """Return how many steps of a run had run before."""
+    """Return the number of recomputed steps of a run."""
     if isinstance(plan, Plan):
         return plan.predicted.recomputed_steps
     frontier = Frontier()
@@ -170,13 +170,13 @@ class Environment:
     #: Fields of a calibration: the version of the runtime, and the kind of tapes in JAX.
     versions: Mapping[str, Any]
     memory_bytes: int
-    #: What remote memory is and how much of it there is, how that was found out, and how messages of states of
-    #: '{state}' are timed.
+    #: Remote memory in words, its bytes, the source of this number, and how messages of states of '{state}'
+    #: are timed.
     remote: str
     remote_bytes: int
     remote_source: str
     messages: str
-    #: What else a workload's description says of its cell.
+    #: A remark about the cell, for the description of a workload.
     remark: str = ""
 
     @property
@@ -192,7 +192,7 @@ class Environment:
 
 
 class Backend(Protocol):
-    """PyTorch or JAX on a device. A network is a cell with its initial state and its inputs."""
+    """A runtime (PyTorch or JAX) on a device. A network is a cell with its initial state and its inputs."""
 
     @property
     def environment(self) -> Environment:
@@ -200,17 +200,17 @@ class Backend(Protocol):
         ...
 
     def prepare(self) -> AbstractContextManager[None]:
-        """Prepare this process for measurements, within a block."""
+        """Return a context manager that prepares this process for measurements."""
         ...
 
     def choose_threads(self, network: Any) -> None:
-        """Go on with one thread if a step then takes less."""
+        """Switch to one thread if a step is faster with it."""
         ...
 
     def program(
         self, network: Any, plan: Plan | Schedule | None, *, steps: int = 0, inputs: Any = None
     ) -> Program:
-        """Return the program of a plan; without one, of ``steps`` steps in the framework's own loop."""
+        """Return the program of a plan; without a plan, of ``steps`` steps in the framework's own loop."""
         ...
 
     def time_steps(self, network: Any, *, most: int | None = None) -> Pace:
@@ -222,12 +222,12 @@ class Backend(Protocol):
         ...
 
     def plain_factor(self, network: Any) -> int:
-        """Return how many times more memory than base the framework's own loop takes."""
+        """Return the memory of the framework's own loop as a multiple of base's memory."""
         ...
 
 
 def describe_remote(folder: Path | None, *, memory: str, messages: str) -> dict[str, Any]:
-    """Return the fields of an environment about remote memory: a folder, or host memory without one."""
+    """Return the fields of an environment about remote memory, which is ``folder`` or else host memory."""
     if folder is None:
         return {
             "remote": memory,

@@ -1,4 +1,4 @@
-"""Executes a schedule by calling functions of the caller: for loops in any framework, or in none.
+"""Executes a schedule by calling the caller's functions, for loops in any framework or without one.
 
 Each action is checked against the laws of docs/schedule-format.md before its function is called.
 """
@@ -26,11 +26,11 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import READ, Event, Sink, track_of
 
-#: Called with the first step and the one after the last.
+#: Called with the first step and the step after the last one.
 Run: TypeAlias = Callable[[int, int], object]
 #: Called with the number of a state and a tier, 'local' or 'remote'.
 Move: TypeAlias = Callable[[int, Tier], object]
-#: Returns the working state, and makes a kept one the working state.
+#: Two functions: the first returns the working state, the second makes a kept state the working state.
 State: TypeAlias = tuple[Callable[[], object], Callable[[Any], object]]
 
 
@@ -49,33 +49,33 @@ def execute(
     expect: Callable[[int], object] | None = None,
     sink: Sink | None = None,
 ) -> Trace:
-    """Execute a plan by callbacks, and return what it counted: the caller holds the state and its gradient.
+    """Execute a plan by callbacks, and return its counts. The callbacks hold the state and the gradient.
 
     Arguments:
         plan: a plan, a ``ckptplan.Schedule``, or ``ckptplan.online(...)`` for a sequence of unknown length.
-        advance: ``advance(start, stop)`` runs steps from the working state. If the schedule keeps the caches of
-            some steps only, it is called as ``advance(start, stop, cached=n)`` where the last n steps keep
-            theirs, and the others do not.
-        record: ``record(start, stop)`` runs steps and keeps what their backward needs.
+        advance: ``advance(start, stop)`` runs steps from the working state. If the schedule keeps caches of
+            only part of the steps, it is called as ``advance(start, stop, cached=n)``: the last n steps keep
+            their caches, and the steps before them do not.
+        record: ``record(start, stop)`` runs steps and keeps their tapes, which ``backward`` needs.
         backward: ``backward(start, stop)`` reverses steps stop-1 down to start; the working state is lost.
-        save: ``save(state, tier)`` keeps a copy of the working state, which is that of step ``state``.
+        save: ``save(state, tier)`` keeps a copy of the working state, the state before step ``state``.
         load: ``load(state, tier)`` makes a kept state the working state; it stays kept.
         free: ``free(state, tier)`` drops a kept state.
-        transfer: ``transfer(states, source, target)`` moves kept states in one message. Plans of
-            ``hierarchical``, some of solved strategies, and ``online`` with remote memory have such actions.
-            If caches move, it is called as ``transfer(states, source, target, caches=(start, stop))`` where
-            those of steps start to stop-1 move in the same message.
+        transfer: ``transfer(states, source, target)`` moves kept states in one message. It is needed for plans
+            of ``hierarchical``, some plans of solved strategies, and ``online`` with remote memory. If caches
+            move, it is called as ``transfer(states, source, target, caches=(start, stop))``: the caches of
+            steps start to stop-1 move in the same message.
         state: in place of ``save``, ``load``, ``free`` and ``transfer``, two functions: ``get()`` returns the
-            working state, ``set(kept)`` makes a kept state the working state. Copies of it are kept in host
-            memory (``copy.deepcopy``) until they are freed or the run ends.
+            working state, ``set(kept)`` makes a kept state the working state. Copies of states are kept in
+            host memory (``copy.deepcopy``) until they are freed or the run ends.
         until: for ``online``: ``until(t)`` says whether the sequence ends, when t of its steps have run.
         expect: ``expect(state)`` announces the remote state that is read next, after the first Backward begins
             and after each remote read, so that it may be fetched while steps are reversed.
-        sink: receives an event when an action is done, with seconds since the beginning as measured here. Its
-            bytes are those of the plan's sizes, or counts of states and tapes for a ``Schedule``.
+        sink: receives an event after each action, with measured seconds since the beginning. The bytes of the
+            event follow from the plan's sizes; for a ``Schedule`` they count states and tapes.
 
-    The result's seconds are those that the plan predicts. Raises IllegalAction before the first action that
-    breaks a law or the plan's budget, and InputError. What a callback raises ends the run.
+    The seconds in the result are predicted, not measured. Raises IllegalAction before the first action that
+    breaks a law or the plan's budget, and InputError. An error of a callback ends the run.
     """
     calls: dict[str, Any] = {"save": save, "load": load, "free": free, "transfer": transfer}
     kept = None
@@ -85,7 +85,7 @@ def execute(
             raise InputError(
                 f"is given together with {', '.join(given)}", field="state", accepted="one of the two"
             )
-        kept = _Kept(*check_state(state))
+        kept = _KeptStates(*check_state(state))
         calls = {name: getattr(kept, name) for name in calls}
     calls = {"advance": advance, "record": record, "backward": backward, **calls}
     optional = {"transfer": calls["transfer"], "expect": expect, "until": until}
@@ -107,9 +107,9 @@ def execute(
             accepted="advance(start, stop, cached=None)",
         )
     if isinstance(plan, Plan | Schedule) and plan.moves_caches and not _accepts(calls["transfer"], "caches"):
-        what = "does not take caches=" if state is None else "keeps no caches"
+        problem = "does not take caches=" if state is None else "keeps no caches"
         raise InputError(
-            f"{what}, and the schedule moves the caches of steps to remote memory and back",
+            f"{problem}, and the schedule moves the caches of steps to remote memory and back",
             field="transfer" if state is None else "state",
             accepted="transfer(states, source, target, caches=None), or a plan whose cache is not 'offloaded'",
         )
@@ -135,7 +135,7 @@ def check_functions(**functions: object) -> None:
 
 
 def check_state(state: object) -> State:
-    """Return the functions of the working state. Raises InputError unless they are two."""
+    """Return the two functions of the working state. Raises InputError unless ``state`` has two functions."""
     if not (isinstance(state, tuple | list) and len(state) == 2 and all(map(callable, state))):
         raise InputError(
             f"{quote_value(state)} is not accepted", field="state", accepted="two functions: (get, set)"
@@ -147,7 +147,7 @@ def check_state(state: object) -> State:
 def _read_plan(
     plan: object, until: Callable[[int], object] | None
 ) -> tuple[Callable[[], Iterable[Action]], StepCosts, Budget]:
-    """Return the actions of what is executed, its costs and its limits. Raises InputError."""
+    """Return a function that yields the actions of a plan, its costs and its limits. Raises InputError."""
     if isinstance(plan, OnlineSchedule):
         if until is None:
             raise InputError("is missing", field="until", accepted="until(t): whether the sequence ends")
@@ -159,7 +159,7 @@ def _read_plan(
     if isinstance(plan, Schedule):
         return plan.__iter__, plan.unit_costs(), Budget()
     if isinstance(plan, Plan):
-        # A plan by the printed equations keeps its budget by these equations, not in the simulation.
+        # A plan by the printed equations may exceed its budget in the simulation, so do not check it there.
         limits = plan.goal.budget if plan.goal.model == "exact" else Budget()
         return partial(actions, plan), Case(workload=plan.workload, profile=plan.profile).costs, limits
     raise InputError(
@@ -170,20 +170,20 @@ def _read_plan(
 
 
 def _moves_states(plan: object, source: Callable[[], Iterable[Action]]) -> bool:
-    """Return whether kept states may move between the tiers."""
+    """Return whether a plan may move kept states between the tiers."""
     if isinstance(plan, OnlineSchedule):
         return plan.remote_slots > 0
     return any(isinstance(action, Transfer) for action in source())
 
 
 def _accepts(function: Callable[..., object], keyword: str) -> bool:
-    """Return whether a function takes a keyword argument, as far as its signature says."""
+    """Return whether the signature of a function accepts a keyword argument."""
     parameters = inspect.signature(function).parameters.values()
-    return any(each.name == keyword or each.kind is each.VAR_KEYWORD for each in parameters)
+    return any(param.name == keyword or param.kind is param.VAR_KEYWORD for param in parameters)
 
 
 class _Run:
-    """Performs each action once the simulator has found it legal."""
+    """Calls the function of each action, after the simulator has accepted the action."""
 
     def __init__(
         self,
@@ -195,23 +195,23 @@ class _Run:
     ) -> None:
         self._calls, self._waiting, self._expect, self._sink = calls, waiting, expect, sink
         self._simulated: Event | None = None
-        self._turned = False
+        self._in_backward = False
 
     def note(self, event: Event) -> None:
-        """Keep the simulated event of the action that comes next, for its bytes."""
+        """Store the simulated event of the current action, whose bytes the sink gets."""
         if not event.stall:
             self._simulated = event
 
     def perform(self) -> Iterator[Action]:
-        """Yield each action to be checked; when the next one is asked for, it was legal, and is performed."""
+        """Yield each action to the simulator, and perform it when the simulator requests the next one."""
         began = perf_counter()
         for action in self._waiting:
             yield action
-            if isinstance(action, Backward) and not self._turned:
-                self._turned = True
+            if isinstance(action, Backward) and not self._in_backward:
+                self._in_backward = True
                 self._announce()
             start = perf_counter() - began
-            # Functions bear the names of actions, and take their fields.
+            # Each function has the name of an action, and takes its fields.
             fields = {name: getattr(action, name) for name in action.__slots__}
             caches = {name: fields.pop(name, None) for name in ("cached", "caches")}
             given = {name: value for name, value in caches.items() if value is not None}
@@ -219,7 +219,7 @@ class _Run:
             if self._sink is not None and self._simulated is not None:
                 end = perf_counter() - began
                 self._sink(replace(self._simulated, start=start, end=end, held_at=end))
-            if self._turned and track_of(action) == READ:
+            if self._in_backward and track_of(action) == READ:
                 self._announce()
 
     def _announce(self) -> None:
@@ -227,8 +227,8 @@ class _Run:
             self._expect(message.states[0])
 
 
-class _Kept:
-    """The states that are kept for a caller who gives the functions of ``state`` alone."""
+class _KeptStates:
+    """Keeps copies of states for a caller who gives only the two functions of ``state``."""
 
     def __init__(self, get: Callable[[], object], put: Callable[[Any], object]) -> None:
         self._get, self._put = get, put

@@ -17,7 +17,7 @@ class Message(NamedTuple):
 
 
 class Lookahead(Iterator[Action]):
-    """Yields actions one by one; actions that were inspected ahead are queued."""
+    """Yields actions one by one, and queues the actions that were inspected ahead."""
 
     def __init__(self, actions: Iterator[Action]) -> None:
         self._actions = actions
@@ -27,7 +27,7 @@ class Lookahead(Iterator[Action]):
         return self._waiting.popleft() if self._waiting else next(self._actions)
 
     def next_message(self) -> Message | None:
-        """Return what is read next from remote memory together, None if nothing is."""
+        """Return the next message from remote memory, None if no more states are read. Consumes no action."""
         for action in self._waiting:
             if message := _find_message(action):
                 return message

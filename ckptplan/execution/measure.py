@@ -17,11 +17,11 @@ from ckptplan.execution.execute import Run, State, check_functions, check_state
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.schedule import check_count
 
-#: No object of Python is smaller.
+#: The least bytes of a Python object. A smaller tape was not seen.
 _LEAST_OBJECT = 16
-#: Rounds, of which times are the medians. The run that sees the tape, if there is one, warms up.
+#: The number of rounds. Times are medians of rounds. Runs that count tape bytes come first and warm up.
 _ROUNDS = 5
-#: How many times the tape is watched.
+#: The number of runs that count the bytes of the tape.
 _TAPES = 3
 
 
@@ -37,11 +37,11 @@ def measure(
     tape_bytes: int | None = None,
     name: str = "measured",
 ) -> Workload:
-    """Return a workload with the sizes and times of the functions of ``execute``, measured on the first steps.
+    """Measure the functions of ``execute`` on the first steps, and return a workload with sizes and times.
 
-    The steps run 13 times forward, five of them by ``advance``, and eight times backward; with ``tape_bytes``
-    three times less each. The working state is put back afterwards. What ``backward`` changes besides, as the
-    gradient, is the caller's to reset.
+    The steps run forward 13 times (five times by ``advance``) and backward eight times. If ``tape_bytes`` is
+    given, they run three times fewer each way. The working state is restored afterwards. Reset everything else
+    that ``backward`` changes, such as gradients, yourself.
 
     Arguments:
         advance: as for ``execute``.
@@ -49,11 +49,11 @@ def measure(
         backward: as for ``execute``; it frees the tapes.
         state: as for ``execute``.
         steps: T of the workload.
-        sample: how many steps run, at most T.
-        state_bytes: the bytes of a state; by default counted in arrays (what has ``nbytes``), also in lists,
-            tuples and dictionaries of these.
-        tape_bytes: the bytes of the tape of a step; by default what ``record`` allocates in Python and NumPy
-            and keeps.
+        sample: the number of steps that run, at most T.
+        state_bytes: the bytes of a state; by default counted in arrays (objects with ``nbytes``), also in
+            lists, tuples and dictionaries of arrays.
+        tape_bytes: the bytes of the tape of a step; by default the bytes that ``record`` allocates in Python
+            and NumPy and keeps.
         name: the name of the workload.
 
     Raises InputError for arguments that are not accepted, and if sizes cannot be found and are not given.
@@ -85,19 +85,19 @@ def measure(
         partial(time, backward, begins=False),
     ]
     try:
-        tape = _watch_tape(record, backward, put, first, count) if tape_bytes is None else tape_bytes
+        tape = _count_tape(record, backward, put, first, count) if tape_bytes is None else tape_bytes
         rounds = list(measure_rounds(runs, rounds=_ROUNDS))
     finally:
         put(first)
-    forward, recorded, reversal = (
+    forward, record_time, backward_time = (
         max(median(report.seconds for report in reports), 1e-9) for reports in zip(*rounds, strict=True)
     )
     timed = _describe(None, f"median of {_ROUNDS} runs of the first {count} steps")
-    times_of_steps = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+    step_times = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
     basis = {
         "state_bytes": _describe(state_bytes, "bytes of the first state"),
         "tape_bytes": _describe(tape_bytes, f"what record keeps, a step of the first {count}"),
-        **dict.fromkeys(times_of_steps, timed),
+        **dict.fromkeys(step_times, timed),
     }
     return Workload(
         name=name,
@@ -105,33 +105,33 @@ def measure(
         state_bytes=kept,
         tape_bytes=tape,
         forward_seconds=forward,
-        backward_seconds=reversal,
+        backward_seconds=backward_time,
         recompute_seconds=forward,
-        record_overhead_seconds=max(0.0, recorded - forward),
+        record_overhead_seconds=max(0.0, record_time - forward),
         basis=basis,
     )
 
 
-def _watch_tape(record: Run, backward: Run, put: Callable[[Any], object], first: object, count: int) -> int:
-    """Return the bytes that a recorded step keeps. Raises InputError if nothing is seen."""
-    seen = []
+def _count_tape(record: Run, backward: Run, put: Callable[[Any], object], first: object, count: int) -> int:
+    """Return the bytes of the tape of a step. Raises InputError if record allocates nothing that is traced."""
+    tape_sizes = []
     tracks = tracemalloc.is_tracing()
     if not tracks:
         tracemalloc.start()
     try:
-        # Threads beside, and callbacks of the collector, allocate and free when they like: the median of three.
+        # Take the median, since other threads and callbacks of the collector allocate and free at any time.
         for _ in range(_TAPES):
             put(deepcopy(first))
-            begun, before = _collect_and_read(), _collect_and_read()
+            earlier, before = _collect_and_read(), _collect_and_read()
             record(0, count)
             after = _collect_and_read()
             backward(0, count)
-            # What a collection itself leaves, as by callbacks of other libraries, is no tape.
-            seen.append(after - before - max(0, before - begun))
+            # Subtract the bytes that a collection itself leaves, as by callbacks of other libraries.
+            tape_sizes.append(after - before - max(0, before - earlier))
     finally:
         if not tracks:
             tracemalloc.stop()
-    tape = -(-int(median(seen)) // count)
+    tape = -(-int(median(tape_sizes)) // count)
     if tape < _LEAST_OBJECT:
         raise InputError(
             "cannot be seen: record keeps nothing that Python or NumPy allocates",
@@ -142,13 +142,13 @@ def _watch_tape(record: Run, backward: Run, put: Callable[[Any], object], first:
 
 
 def _collect_and_read() -> int:
-    """Return the bytes that Python and NumPy hold without garbage."""
+    """Collect garbage, and return the bytes that Python and NumPy hold."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
 def _describe(given: int | None, measured: str) -> Basis:
-    """Return where a number comes from."""
+    """Return the basis of a number: ``measured`` says how it was measured, unless the caller gave it."""
     return Basis(kind="measured", why=measured) if given is None else Basis(kind="assumed", why="as given")
 
 

@@ -1,8 +1,8 @@
 """Makes the actions of a sequence whose length is known only when it ends (docs/online.md).
 
-Its steps run one by one. States are saved by the rule of ``recursion.online``, and the oldest ones move to
-remote memory. When the sequence ends, the gaps between them are reversed, each by the quickest schedule within
-the memory that is free by then: what held later states holds tapes now.
+The steps run one by one. States are saved by the rule of ``recursion.online``, and the oldest ones move to
+remote memory. When the sequence ends, the gaps between saved states are reversed, the last gap first. Each gap
+uses the quickest schedule within free memory, which includes the memory of later states.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineSchedule:
-    """A schedule for a sequence of unknown length; ``online`` makes and checks it."""
+    """A schedule for a sequence of unknown length. ``online`` makes and checks it."""
 
     #: Local bytes for states and tapes.
     memory: int
-    #: States that remote memory holds, besides those in local memory.
+    #: The number of states in remote memory, in addition to local memory.
     remote_slots: int
-    #: The costs of single actions; their number of steps means nothing.
+    #: The costs of single actions. Their number of steps has no meaning here.
     costs: StepCosts
 
     @property
     def slots(self) -> int:
-        """The states that local memory holds beside the tape of a step."""
+        """The number of states that fit local memory together with the tape of a step."""
         return (self.memory - self.costs.tape_bytes) // self.costs.state_bytes
 
     @property
     def short_steps(self) -> int:
-        """The steps of which local memory holds all states and tapes, beside a state and the tape of a step.
+        """The number of steps whose states and tapes all fit local memory, beside one more state and tape.
 
-        Whoever can drop tapes may record these steps while they advance, in case the sequence ends with them.
+        An executor that can drop tapes may record these steps at once, in case the sequence ends with them.
         """
-        each = self.costs.state_bytes + self.costs.tape_bytes
-        return max(0, self.memory // each - 1)
+        step_bytes = self.costs.state_bytes + self.costs.tape_bytes
+        return max(0, self.memory // step_bytes - 1)
 
     @property
     def budget(self) -> Budget:
@@ -63,9 +63,9 @@ class OnlineSchedule:
         )
 
     def actions(self, has_ended: Callable[[int], object]) -> Iterator[Action]:
-        """Yield the actions; ``has_ended(t)`` is asked when t steps have run, t = 1, 2, ..., until it is true.
+        """Yield the actions. ``has_ended(t)`` is called after each step t = 1, 2, ..., until it returns true.
 
-        Whoever executes an action does so before the next one is asked for.
+        Execute each action before you request the next one.
         """
         shelves = _Shelves(self.slots)
         snapshots = Snapshots(self.slots + self.remote_slots)
@@ -89,7 +89,7 @@ class OnlineSchedule:
             steps = start
 
     def _reverse_gap(self, start: int, stop: int, shelves: _Shelves) -> Iterator[Action]:
-        """Yield the actions that reverse the steps after the last one of the states that are left."""
+        """Yield the actions that reverse steps start to stop-1 from their saved state, and drop this state."""
         tier = shelves.tier_of(start)
         yield Load(start, tier)
         freed = shelves.free(start)
@@ -106,7 +106,7 @@ class OnlineSchedule:
         yield from actions
 
     def _find_schedule(self, steps: int, *, local_bytes: int, remote_slots: int) -> Tree:
-        """Return the quickest schedule that is found for some steps: no slower than binomial checkpointing."""
+        """Return the quickest schedule found for the steps, never slower than binomial checkpointing."""
         costs = self.costs
         slots = (local_bytes - costs.tape_bytes) // costs.state_bytes
         least = count_recomputed(steps, chunk=1, slots=slots) * costs.recompute_seconds
@@ -135,7 +135,7 @@ class OnlineSchedule:
 
 
 class _Shelves:
-    """The states of each tier, ascending: the oldest ones are remote."""
+    """The saved states of each tier, ascending. The oldest ones are remote."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -151,7 +151,7 @@ class _Shelves:
         return Free(state, tier)
 
     def save(self, state: int) -> Iterator[Action]:
-        """Yield the actions that save the working state, the last one, in local memory."""
+        """Yield the actions that save the working state locally. If there is no room, the oldest one moves."""
         if len(self.local) == self.slots:
             oldest = self.local.pop(0)
             self.remote.append(oldest)
@@ -166,10 +166,10 @@ def fit_online(
     """Return the schedule for a limit of local bytes.
 
     Arguments:
-        limit: bytes, of which the resident ones of ``costs`` are a part.
+        limit: the limit in bytes, including the resident bytes of ``costs``.
         costs: the costs of single actions.
-        memory: the limit as it was given, for errors.
-        remote_slots: states that remote memory holds.
+        memory: the limit as the caller gave it, for errors.
+        remote_slots: the number of states that remote memory holds.
         has_margin: whether a margin of the limit stays free (``leave_margin``).
 
     Raises InputError if there is no room for a state and the tape of a step.
@@ -202,26 +202,26 @@ def online(
 ) -> OnlineSchedule:
     """Return a schedule for a sequence of unknown length; ``execute`` and ``ckptplan.torch.bptt`` run it.
 
-    For every T below C(slots + r, slots), steps run at most r times without a tape, on average; each is
-    recorded once besides (docs/online.md, after Wang, Moin and Iaccarino 2009).
+    For every T below C(slots + r, slots), steps run at most r times without a tape, on average. In addition,
+    each step is recorded once (docs/online.md, after Wang, Moin and Iaccarino 2009).
 
     Arguments:
-        slots: the states that are held at a time, beside one tape.
+        slots: the number of states that memory holds at a time, beside one tape.
         memory: in place of ``slots``, local memory for states and tapes: bytes, or text as "2 GiB".
         state_bytes: the bytes of a state; with ``slots`` alone, 1.
-        tape_bytes: the bytes of the tape of a step; by default as many as those of a state. Where states
-            have been reversed, tapes take their room.
-        remote_slots: further states that remote memory holds: the oldest ones.
-        recompute_seconds: the time of a step without a tape; with ``remote_slots``, what transfers are
-            weighed against.
+        tape_bytes: the bytes of the tape of a step, by default ``state_bytes``. Tapes use the room of states
+            that are no longer needed.
+        remote_slots: the number of further states in remote memory, which holds the oldest ones.
+        recompute_seconds: the time of a step without a tape. With ``remote_slots``, the schedule weighs
+            transfers against this time.
         write_seconds: the time of writing a state to remote memory.
-        read_seconds: the time of reading one.
+        read_seconds: the time of reading a state from remote memory.
 
     Raises InputError.
     """
     if (slots is None) == (memory is None):
-        what = "is missing" if slots is None else "is given together with memory"
-        raise InputError(what, field="slots", accepted="slots or memory")
+        problem = "is missing" if slots is None else "is given together with memory"
+        raise InputError(problem, field="slots", accepted="slots or memory")
     sizes: dict[str, Any] = {
         "state_bytes": state_bytes,
         "tape_bytes": state_bytes if tape_bytes is None else tape_bytes,

@@ -1,6 +1,6 @@
 """Translates plans for other packages, and networks of other packages into workloads.
 
-The extras ``interop`` and ``nir`` are needed, and imported on first use.
+The functions need the extras ``interop`` and ``nir``, which are imported on first use.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def to_checkpoint_schedule(plan: Plan | Schedule | OnlineSchedule) -> CheckpointSchedule:
-    """Return a plan as a schedule of the package ``checkpoint_schedules`` (docs/schedule-format.md).
+    """Convert a plan to a schedule of the package ``checkpoint_schedules`` (docs/schedule-format.md).
 
     Adjoint codes that execute schedules of that package can then execute plans of ckptplan. Local memory
-    becomes RAM, remote memory becomes DISK. Before the end of the first forward sweep there are forward actions
-    only: a state that is due to move to DISK is stored there at once.
+    becomes RAM, remote memory becomes DISK. The first forward sweep has only forward actions: a state that the
+    plan moves to DISK during the sweep is stored there at once.
 
     Arguments:
-        plan: a plan, or a schedule, or that of ``ckptplan.online``, whose sequence ends with ``finalize(n)``
-            after n steps.
+        plan: a plan, a schedule, or a schedule of ``ckptplan.online``, whose sequence ends when
+            ``finalize(n)`` is called after n steps.
 
     Raises InputError, and MissingExtra without the package.
     """

@@ -1,13 +1,13 @@
 """Translates a plan into a schedule of the package ``checkpoint_schedules`` (version 1.0).
 
-The vocabularies differ in four ways, which this translation bridges:
+The other package has different actions:
 
 - its Forward stores restart data at its start, so a Save and the run after it become one action;
-- tapes ("adjoint dependencies") are stored in WORK if they are reversed at once, else in RAM until they are
+- tapes ("adjoint dependencies") are stored in WORK if they are reversed at once, or else in RAM until they are
   needed in WORK;
 - a Load and the Free after it become one Move; a Free alone becomes a Move to NONE;
-- it moves one state at a time, so a Transfer of n states becomes n Moves; in the first sweep, where executors
-  only run forwards, a state that would be transferred is stored in its tier by the run after its Save.
+- it moves one state at a time, so a Transfer of n states becomes n Moves. In the first sweep, executors only
+  run forwards. So the run after its Save stores a state in the tier to which the plan transfers it later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
 
     @abstractmethod
     def _translate(self) -> Iterator[Translated]:
-        """Yield the actions of the other package."""
+        """Yield the actions in the terms of the other package."""
 
     def _iterator(self) -> Iterator[Translated]:
         for action in self._translate():
@@ -73,7 +73,7 @@ class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
 
 
 class PlannedSchedule(AdjointSchedule):
-    """A schedule of known length; ``max_n`` is its T."""
+    """A schedule of known length. ``max_n`` is its T."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(max_n=schedule.steps)
@@ -93,15 +93,15 @@ class PlannedSchedule(AdjointSchedule):
         return types - {NONE}
 
     def uses_storage_type(self, storage_type: StorageType) -> bool:
-        """Return whether the schedule uses this storage; the first call reads the whole schedule."""
+        """Return whether the schedule uses this storage. The first call reads the whole schedule."""
         return storage_type in self._storage_types
 
 
 class UnendedSchedule(AdjointSchedule):
     """A schedule whose sequence ends when ``finalize(n)`` is called after n steps.
 
-    Until then ``max_n`` is None. States are dropped and moved while the sequence goes on, and steps run from a
-    state as far as is needed.
+    Until then ``max_n`` is None. States are dropped and moved while the sequence runs. Steps may run from a
+    state farther than the run that stored it.
     """
 
     def __init__(self, schedule: OnlineSchedule) -> None:
@@ -113,7 +113,7 @@ class UnendedSchedule(AdjointSchedule):
         translator = _Translator(None)
         for action in ahead:
             if translator.ended:
-                # Nothing depends on the caller any more, so that the next action can be looked at.
+                # The actions no longer depend on the caller, so the translator may look one action ahead.
                 yield from translator.translate_all(chain([action], ahead))
                 return
             yield from translator.translate(action, None)
@@ -130,7 +130,7 @@ class UnendedSchedule(AdjointSchedule):
 
 
 def make_schedule(given: Plan | Schedule | OnlineSchedule) -> AdjointSchedule:
-    """Return a plan or a schedule for the other package. Raises InputError."""
+    """Convert a plan or a schedule for the other package. Raises InputError."""
     if isinstance(given, OnlineSchedule):
         return UnendedSchedule(given)
     if isinstance(given, Plan):
@@ -146,21 +146,21 @@ def make_schedule(given: Plan | Schedule | OnlineSchedule) -> AdjointSchedule:
 def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
     """Translate a legal schedule, action by action.
 
-    Raises InputError for what the other vocabulary cannot express: a run that keeps the caches of some of its
-    steps only, a Save without a run after it, a run from a state that is longer than the run that stored it,
-    and a tape that is stored separately from the state before it. No strategy does any of these.
+    Raises InputError for schedules that the other package cannot express: a run that keeps the caches of only
+    part of its steps, a Save without a run after it, a run from a state that is longer than the run that stored
+    it, and a tape that is stored separately from the state before it. No strategy makes such schedules.
     """
     return _Translator(steps).translate_all(_store_at_once(schedule, steps=steps))
 
 
 def _store_at_once(schedule: Iterable[Action], *, steps: int) -> Iterator[Action]:
-    """Yield the actions; states that the first sweep would move to remote memory are saved there at once."""
+    """Yield the actions, but save states in remote memory at once if the first sweep only moves them there."""
     ahead, sweep = iter(schedule), list[Action]()
     for action in ahead:
         sweep.append(action)
         if isinstance(action, Advance | Record) and action.stop == steps:
             break
-    # All that happens to each state: it is saved in local memory, and then it moves.
+    # The actions of the sweep for each state. A state may be saved remotely if it is saved and then moved.
     events: dict[int, list[tuple[type, Tier]]] = {}
     for action in sweep:
         if isinstance(action, Save | Load | Free):
@@ -181,38 +181,38 @@ def _store_at_once(schedule: Iterable[Action], *, steps: int) -> Iterator[Action
 
 
 def _merge(action: Action, following: Action | None) -> Advance | None:
-    """Return two consecutive runs as one, since restart data reach as far as the run that stores them."""
+    """Return two consecutive runs as one, as no later run may go farther than the one that stored a state."""
     if not isinstance(action, Advance) or not isinstance(following, Advance) or following.cached is not None:
         return None
     return Advance(action.start, following.stop) if action.stop == following.start else None
 
 
-def _refuse(what: str) -> InputError:
-    return InputError(f"{what}: checkpoint_schedules has no such action", field="schedule")
+def _refuse(problem: str) -> InputError:
+    return InputError(f"{problem}: checkpoint_schedules has no such action", field="schedule")
 
 
 class _Translator:
-    """Tracks where states and tapes are, in the terms of the other package."""
+    """Translates actions one by one, and tracks where states and tapes are stored in the other package."""
 
     def __init__(self, steps: int | None) -> None:
-        #: T, None as long as it is not known; and the first step that has been reversed.
+        #: T, None while it is not known; and the first of the steps that are already reversed.
         self.steps = steps
         self.adjoint: float = inf if steps is None else steps
         self.ended = False
         #: The working state, and the tiers of pending Saves, in which the next run will store it.
         self.position = 0
-        self.asked: list[Tier] = []
-        #: How far restart data reach: by state, and for the working state.
+        self.pending: list[Tier] = []
+        #: How far (exclusive) later runs may go from each stored state, and from the working state.
         self.reaches: dict[int, float] = {}
         self.reach: float = self.adjoint
         #: The contents stored under (step, tier): 'state', 'tapes' or both.
         self.stored: dict[tuple[int, Tier], set[str]] = {}
         #: Recorded runs that are not in WORK, ascending: (start, stop, tier).
         self.recorded: list[tuple[int, int, Tier]] = []
-        self.swallowed: Free | None = None
+        self.merged_free: Free | None = None
 
     def translate_all(self, schedule: Iterable[Action]) -> Iterator[Translated]:
-        """Translate all actions that are left."""
+        """Translate all remaining actions."""
         ahead = iter(schedule)
         action = next(ahead, None)
         while action is not None:
@@ -230,15 +230,15 @@ class _Translator:
         yield EndReverse()
 
     def end(self, steps: int) -> EndForward:
-        """End the first sweep after so many steps."""
+        """End the first sweep after ``steps`` steps."""
         self.ended, self.steps, self.adjoint = True, steps, steps
         return EndForward()
 
     def translate(self, action: Action, following: Action | None) -> Iterator[Translated]:
-        if self.asked and not isinstance(action, (Save, Free, Transfer, Advance, Record)):
+        if self.pending and not isinstance(action, (Save, Free, Transfer, Advance, Record)):
             raise _refuse(f"state {self.position} is saved and not run from")
         if isinstance(action, Save):
-            self.asked.append(action.tier)
+            self.pending.append(action.tier)
         elif isinstance(action, (Advance, Record)):
             yield from self._run(action, following)
         elif isinstance(action, Backward):
@@ -253,28 +253,28 @@ class _Translator:
     def _run(self, run: Advance | Record, following: Action | None) -> Iterator[Translated]:
         start, stop = run.start, run.stop
         tapes = isinstance(run, Record)
-        at_once = following == Backward(start, stop) and not self.asked
-        # Tapes are stored with the state; in local memory if there is a choice.
-        tier, *others = sorted(self.asked) or [Tier.LOCAL]
+        at_once = following == Backward(start, stop) and not self.pending
+        # Tapes are stored together with the state, in local memory if the state is stored in both tiers.
+        tier, *other_tiers = sorted(self.pending) or [Tier.LOCAL]
         if stop > self.reach:
             raise _refuse(f"state {start} is run from farther than by the run that stored it")
-        if (self.asked or (tapes and not at_once)) and (start, tier) in self.stored:
+        if (self.pending or (tapes and not at_once)) and (start, tier) in self.stored:
             raise _refuse(f"the tape of step {start} is stored apart from the state before it")
-        if self.asked:
-            # In a sequence whose end is not known, no run knows how far others will go.
+        if self.pending:
+            # If T is not known, later runs from this state may go farther than this one.
             self.reaches[start] = inf if self.steps is None else stop
-        storage = _STORAGE[tier] if self.asked or (tapes and not at_once) else WORK
-        yield Forward(start, stop, bool(self.asked), tapes, storage)
-        if self.asked:
+        storage = _STORAGE[tier] if self.pending or (tapes and not at_once) else WORK
+        yield Forward(start, stop, bool(self.pending), tapes, storage)
+        if self.pending:
             self.stored.setdefault((start, tier), set()).add("state")
         if tapes and not at_once:
             self.stored.setdefault((start, tier), set()).add("tapes")
             self.recorded.append((start, stop, tier))
             self.recorded.sort()
-        for other in others:
+        for other in other_tiers:
             yield Copy(start, _STORAGE[tier], _STORAGE[other])
             self.stored[start, other] = {"state"}
-        self.asked = []
+        self.pending = []
         self.position = stop
         if stop == self.steps and not self.ended:
             yield self.end(stop)
@@ -295,19 +295,19 @@ class _Translator:
         self.adjoint = action.start
 
     def _load(self, action: Load, following: Action | None) -> Iterator[Translated]:
-        self._needed(action.state)
+        self._check_not_reversed(action.state)
         if following == Free(action.state, action.tier):
-            self.swallowed = Free(action.state, action.tier)
-        yield self._fetch(action.state, action.tier, last=self.swallowed is not None, part="state")
+            self.merged_free = Free(action.state, action.tier)
+        yield self._fetch(action.state, action.tier, last=self.merged_free is not None, part="state")
         self.position = action.state
         self.reach = self.reaches[action.state]
 
-    def _needed(self, state: int) -> None:
+    def _check_not_reversed(self, state: int) -> None:
         if state >= self.adjoint:
             raise _refuse(f"state {state} is moved when its step has been reversed")
 
     def _fetch(self, step: int, tier: Tier, *, last: bool, part: str) -> Translated:
-        """Bring contents to WORK: a Move if nothing is left in storage, else a Copy."""
+        """Bring contents to WORK: by a Move if this empties the storage, or else by a Copy."""
         held = self.stored[step, tier]
         if last:
             held.discard(part)
@@ -317,10 +317,10 @@ class _Translator:
         return Move(step, _STORAGE[tier], WORK)
 
     def _free(self, action: Free) -> Iterator[Translated]:
-        if action == self.swallowed:
-            self.swallowed = None
-        elif action.state == self.position and action.tier in self.asked:
-            self.asked.remove(action.tier)
+        if action == self.merged_free:
+            self.merged_free = None
+        elif action.state == self.position and action.tier in self.pending:
+            self.pending.remove(action.tier)
         else:
             held = self.stored[action.state, action.tier]
             held.discard("state")
@@ -330,11 +330,11 @@ class _Translator:
 
     def _transfer(self, action: Transfer) -> Iterator[Translated]:
         for state in action.states:
-            if state == self.position and action.source in self.asked:
-                self.asked = [action.target if tier is action.source else tier for tier in self.asked]
+            if state == self.position and action.source in self.pending:
+                self.pending = [action.target if tier is action.source else tier for tier in self.pending]
             elif "tapes" in self.stored[state, action.source] or (state, action.target) in self.stored:
                 raise _refuse(f"the tape of step {state} is stored with the state, which moves")
             else:
-                self._needed(state)
+                self._check_not_reversed(state)
                 self.stored[state, action.target] = self.stored.pop((state, action.source))
                 yield Move(state, _STORAGE[action.source], _STORAGE[action.target])

@@ -1,9 +1,9 @@
 """Reads a network in the Neuromorphic Intermediate Representation as a workload (docs/workloads.md).
 
-snnTorch, sinabs, Norse, Rockpool and SpikingJelly export such files. What a step keeps follows from the nodes
-of the graph, in values of the dtype for each neuron and sample (``_NEURONS``). A node with weights needs its
-input for their gradient: spikes are the cache of the step if the share of neurons that spike is given, else
-part of the tape; inputs of the network are resident; other inputs are part of the tape.
+snnTorch, sinabs, Norse, Rockpool and SpikingJelly export such files. The sizes of a step follow from the nodes
+of the graph: ``_NEURONS`` has the values per neuron and sample. A node with weights also keeps its input, for
+the gradient of the weights. If the input is spikes, it is the cache of the step if their activity is given, or
+else part of the tape. Inputs of the network are resident. Other inputs are part of the tape.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DType: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 class _Neuron:
     """The values that a neuron keeps from step to step (state) and for its backward pass (tape).
 
-    The surrogate gradient of a threshold needs the membrane; linear dynamics need nothing. ``kernels`` are
-    those that PyTorch starts for a layer of such neurons in a forward step.
+    The surrogate gradient of a threshold needs the membrane. Linear dynamics need no values. ``kernels`` is the
+    number of kernels that PyTorch starts for a layer of such neurons in a forward step.
     """
 
     state: int
@@ -50,15 +50,15 @@ _NEURONS: Mapping[str, _Neuron] = {
     "Threshold": _Neuron(state=0, tape=1, spikes=True, kernels=1),
 }
 _WEIGHTED = ("Affine", "Linear", "Conv1d", "Conv2d")
-#: Nodes that keep nothing.
+#: Nodes without state and tape.
 _PASSING = ("Input", "Output", "Flatten", "Scale", "SumPool2d", "AvgPool2d")
-#: The kind of the inputs and outputs of graphs within the graph.
+#: The kind of the inputs and outputs of nested graphs.
 _JOINT = "the end of a graph within the graph"
-#: The kinds of nodes whose output is their input in another shape.
+#: The kinds of nodes that only reshape their input.
 _RESHAPING = ("Flatten", _JOINT)
 #: The most bytes of all arrays of a graph.
 _MOST_BYTES = 2**28
-#: A backward step multiplies twice what a forward step does; Adam keeps four values for each weight.
+#: Backward over forward operations of a step. Values per weight: the weight, its gradient, Adam's two moments.
 _BACKWARD, _VALUES_PER_WEIGHT = 2, 4
 
 
@@ -73,7 +73,7 @@ def workload_from_nir(
     dtype: DType = "float32",
     times: Mapping[str, float] | None = None,
 ) -> Workload:
-    """Return the workload of a network in a NIR file, spread evenly over the units of a profile.
+    """Return the workload of a network in a NIR file, divided evenly among the units of a profile.
 
     Arguments:
         path: the file.
@@ -97,7 +97,7 @@ def workload_from_nir(
     spread: dict[str, Any] = {field: math.ceil(size / units) for field, size in sizes.items()}
     operations = _count_work(graph, sizes, batch=batch, activity=activity, dtype=dtype)
     neurons = sum(graph.count_values(node) for node in graph.find(*_NEURONS))
-    bare = Workload(
+    untimed = Workload(
         name=name,
         description=f"{format_things(neurons, 'neuron')} of a NIR graph, batch {batch}, {dtype}",
         steps=steps,
@@ -109,7 +109,7 @@ def workload_from_nir(
         recompute_seconds=1.0,
         **spread,
     )
-    return time_workload(bare, profile, times)
+    return time_workload(untimed, profile, times)
 
 
 def _read(path: str | Path) -> Any:
@@ -134,7 +134,7 @@ def _read(path: str | Path) -> Any:
 
 
 def _count_stored(path: str | Path) -> int:
-    """Return the bytes of all arrays in a file of HDF5, which may be a small file."""
+    """Return the bytes of all arrays in an HDF5 file. Even a small file may describe huge arrays."""
     import h5py
 
     sizes = [0]
@@ -146,13 +146,13 @@ def _count_stored(path: str | Path) -> int:
 
 
 class _Graph:
-    """The nodes of a graph, those of graphs within it too, and the edges between them."""
+    """The nodes of a graph and its nested graphs, and the edges between them."""
 
     def __init__(self, graph: Any, *, source: str) -> None:
         self.source = source
         self.nodes: dict[str, Any] = {}
         self.edges: list[tuple[str, str]] = []
-        #: The inputs and outputs of graphs within the graph.
+        #: The inputs and outputs of nested graphs.
         self.joints: set[str] = set()
         self._add(graph, prefix="")
         known = (*_NEURONS, *_WEIGHTED, *_PASSING)
@@ -181,7 +181,7 @@ class _Graph:
             self.edges.append((f"{prefix}{source}", f"{prefix}{target}"))
 
     def _find_end(self, graph: Any, name: str, kind: str) -> str:
-        """Return a node, or the only input or output of a graph within the graph. Raises InputError."""
+        """Return the name of a node; for a nested graph, of its only input or output. Raises InputError."""
         inner = getattr(graph.nodes.get(name), "nodes", None)
         if name not in graph.nodes:
             raise InputError(f"has an edge of a node {name!r} that it lacks", source=self.source)
@@ -201,11 +201,11 @@ class _Graph:
         return _JOINT if name in self.joints else type(self.nodes[name]).__name__
 
     def find(self, *kinds: str) -> list[str]:
-        """Return the names of the nodes of some kinds."""
+        """Return the names of the nodes of the given kinds."""
         return [name for name in self.nodes if self.kind(name) in kinds]
 
     def count_values(self, name: str) -> int:
-        """Return the values that a node puts out for each sample. Raises InputError."""
+        """Return the number of values in the output of a node per sample. Raises InputError."""
         shape = (self.nodes[name].output_type or {}).get("output")
         if shape is None:
             raise InputError(
@@ -216,17 +216,17 @@ class _Graph:
         return math.prod(int(size) for size in shape)
 
     def find_sources(self, name: str) -> Iterator[str]:
-        """Yield the nodes whose output is the input of a node, whatever its shape."""
-        met, waiting = {name}, [name]
+        """Yield the nodes whose output is the input of a node, looking through nodes that only reshape."""
+        visited, waiting = {name}, [name]
         while waiting:
             target = waiting.pop()
             starts = {start for start, stop in self.edges if stop == target}
             yield from (start for start in starts if self.kind(start) not in _RESHAPING)
-            waiting += [start for start in starts - met if self.kind(start) in _RESHAPING]
-            met |= starts
+            waiting += [start for start in starts - visited if self.kind(start) in _RESHAPING]
+            visited |= starts
 
     def find_recurrent(self) -> set[str]:
-        """Return the spiking nodes whose output an earlier node gets in the next step."""
+        """Return the spiking nodes whose output is the input of an earlier node in the next step."""
         order: dict[str, int] = {}
         waiting = self.find("Input")
         while waiting:
@@ -235,19 +235,19 @@ class _Graph:
                 order[name] = len(order)
                 waiting += [stop for start, stop in self.edges if start == name]
         last = len(self.nodes)
-        back = {start for start, stop in self.edges if order.get(stop, last) <= order.get(start, last)}
-        # The edge that closes a circle may leave a node with weights: the neurons are before it.
-        neurons = back | {source for name in back for source in self.find_sources(name)}
+        looping = {start for start, stop in self.edges if order.get(stop, last) <= order.get(start, last)}
+        # The edge that closes a cycle may start at a node with weights, whose sources are the neurons.
+        neurons = looping | {source for name in looping for source in self.find_sources(name)}
         return {name for name in neurons if self.spikes(name)}
 
     def spikes(self, name: str) -> bool:
-        """Return whether a node puts out spikes."""
+        """Return whether the output of a node is spikes."""
         neuron = _NEURONS.get(self.kind(name))
         return neuron is not None and neuron.spikes
 
 
 def _count_sizes(graph: _Graph, *, batch: int, activity: float, item: int) -> dict[str, int]:
-    """Return the bytes of all units together by the fields of a workload."""
+    """Return the bytes of all units together, by field of a workload."""
     state = tape = spiking = 0
     for name in graph.find(*_NEURONS):
         neuron, values = _NEURONS[graph.kind(name)], graph.count_values(name)
@@ -264,7 +264,7 @@ def _count_sizes(graph: _Graph, *, batch: int, activity: float, item: int) -> di
     weights = sum(_count_weights(graph.nodes[name]) for name in graph.find(*_WEIGHTED))
     return {
         "state_bytes": batch * state * item,
-        # A recorded step keeps a value at least, so that there is something to free.
+        # The model needs a tape of at least one byte.
         "tape_bytes": max(1, batch * tape * item),
         "cache_bytes": math.ceil(batch * spiking * activity * INDEX_BYTES),
         "resident_bytes_per_step": batch * inputs * item,
@@ -280,34 +280,34 @@ def _count_weights(node: Any) -> int:
 def _count_work(
     graph: _Graph, sizes: Mapping[str, int], *, batch: int, activity: float, dtype: DType
 ) -> Operations:
-    """Return the work of a step: two operations for each product; all else counts as bytes alone.
+    """Return the operations of a step: two for each product. Other work counts only as bytes.
 
-    With its cache, a step runs again with the weights of neurons that spike alone.
+    With its cache, a recomputed step uses only the weights of neurons that spike.
     """
-    products = again = 0.0
+    products = recomputed = 0.0
     for name in graph.find(*_WEIGHTED):
         weight = graph.nodes[name].weight
-        # Each filter is applied at every place of the output.
+        # Each filter is applied at every position of the output.
         places = graph.count_values(name) // weight.shape[0] if graph.kind(name).startswith("Conv") else 1
         products += weight.size * places
         cached = activity and all(map(graph.spikes, graph.find_sources(name)))
-        again += weight.size * places * (activity if cached else 1)
+        recomputed += weight.size * places * (activity if cached else 1)
     kernels = len(graph.find(*_WEIGHTED)) + sum(
         _NEURONS[graph.kind(name)].kernels for name in graph.find(*_NEURONS)
     )
     weights = sizes["resident_bytes"] // _VALUES_PER_WEIGHT
-    others = sizes["resident_bytes_per_step"] + 2 * sizes["state_bytes"] + sizes["tape_bytes"]
-    share = again / products if products else 1.0
+    other_bytes = sizes["resident_bytes_per_step"] + 2 * sizes["state_bytes"] + sizes["tape_bytes"]
+    share = recomputed / products if products else 1.0
     cheaper: dict[str, Any] = {
-        "recompute_flops": 2 * batch * again,
-        "recompute_bytes": weights * share + others,
+        "recompute_flops": 2 * batch * recomputed,
+        "recompute_bytes": weights * share + other_bytes,
     }
     return Operations(
         dtype=dtype,
         forward_flops=2 * batch * products,
         backward_flops=_BACKWARD * 2 * batch * products,
-        forward_bytes=float(weights + others),
-        backward_bytes=float(_BACKWARD * (weights + others)),
+        forward_bytes=float(weights + other_bytes),
+        backward_bytes=float(_BACKWARD * (weights + other_bytes)),
         forward_kernels=float(kernels),
         backward_kernels=float(_BACKWARD * kernels),
         **(cheaper if sizes["cache_bytes"] else {}),

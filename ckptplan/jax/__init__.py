@@ -1,6 +1,6 @@
 """Executes plans in JAX, each as one small compiled program: ``scan`` returns the outputs, ``bptt`` the loss.
 
-The extra ``jax`` is needed; nothing else in ckptplan imports this package.
+This package needs the extra ``jax``. No other package of ckptplan imports it at start-up.
 """
 
 from __future__ import annotations

@@ -38,24 +38,24 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
 ) -> tuple[Any, Any]:
     """Return the final state and the stacked outputs: ``jax.lax.scan`` under a plan, with its gradients.
 
-    JAX traces the step, so that the first seven arguments are those of ``jax.lax.scan``, with its errors.
-    Without a gradient, the loop runs as in JAX. Forward mode is that of JAX, too, beside the checkpoints.
+    JAX traces the step. So the first seven arguments are those of ``jax.lax.scan``, and raise its errors.
+    Without a gradient, the loop runs as in JAX. Forward mode is JAX's own, in addition to the checkpoints.
 
     Arguments:
-        f: ``f(state, x)`` returns (state, output); what it closes over has gradients, too.
+        f: ``f(state, x)`` returns (state, output). Arrays that it closes over have gradients, too.
         init: the initial state, any pytree; integers and random keys are fine.
         xs: a pytree of arrays with time as the first axis, or None.
         length: T, if ``xs`` has no arrays.
         reverse: whether the sequence runs from its end.
-        unroll: the steps of one round of the loop of a forward pass alone.
+        unroll: the steps per round of the loop, in a forward pass without gradients.
         plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned. Its remote checkpoints are kept in host
             memory.
         memory: in place of a plan, the bytes that the call may take on each device, or text as "64 MiB". A plan
-            is made from shapes alone while a gradient is traced. The limit counts the outputs of all steps, the
-            gradients that are wanted, and all examples of ``jax.vmap``.
-        workload: of a calibration of this cell in JAX; a plan for ``memory`` is then chosen by its times.
-        tape: how the backward of a step is fed: 'residuals' of the step, the fewest bytes that spare its matrix
-            'products', or its 'states'. By default it is the kind whose bytes the plan was made for.
+            is made from shapes alone while a gradient is traced. The limit includes the outputs of all steps,
+            the requested gradients, and all examples of ``jax.vmap``.
+        workload: a workload from a calibration of this cell in JAX. A plan for ``memory`` then uses its times.
+        tape: the arrays that the backward of a step starts from: its 'residuals', the fewest bytes that avoid
+            recomputing its matrix 'products', or its 'states'. By default, the kind that the plan was made for.
 
     A second reverse pass (``grad`` of ``grad``) is refused. Raises InputError, also if no plan fits ``memory``.
     """
@@ -77,10 +77,10 @@ def bptt(
     tape: Tape | None = None,
     **unknown: Never,
 ) -> tuple[jax.Array, Any]:
-    """Return the loss of a sequence and the final state; outputs are not kept.
+    """Return the loss of a sequence and the final state, without keeping the outputs.
 
-    The loss is the sum of ``loss(t, output)`` over all steps, each a real number; terms in half precision are
-    added up in fp32. The sum is a part of the state. Around ``bptt``, use
+    The loss is the sum of ``loss(t, output)`` over all steps. Each term is a real number, and terms in half
+    precision are added up in fp32. The sum is a part of the state. Around ``bptt``, use
     ``jax.value_and_grad(..., has_aux=True)``. The other arguments are those of ``scan``. Raises InputError,
     also if no plan fits ``memory``.
     """
@@ -102,11 +102,11 @@ def plan_for(
     input_gradients: bool = False,
     **unknown: Never,
 ) -> Plan:
-    """Return the plan that ``bptt`` makes for ``memory``; without a loss, the one of ``scan``.
+    """Return the plan that ``bptt`` makes for ``memory``; without a loss, the plan of ``scan``.
 
-    Arrays may be given as ``jax.ShapeDtypeStruct``: sizes come from shapes, and nothing runs. The plan's
-    ``tape_bytes`` say which kind of tape was chosen. Gradients of ``xs`` are part of the limit with
-    ``input_gradients``. Times are those of ``workload``, if given. Raises InputError, also if no plan fits.
+    Arrays may be given as ``jax.ShapeDtypeStruct``, since sizes come from shapes and nothing runs. The plan's
+    ``tape_bytes`` show which kind of tape was chosen. With ``input_gradients``, the limit includes gradients of
+    ``xs``. Times come from ``workload``, if it is given. Raises InputError, also if no plan fits.
     """
     ways = _read_ways(memory=memory, workload=workload, unknown=unknown)
     plans: list[Plan] = []
@@ -125,7 +125,7 @@ def plan_for(
 def with_loss(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, loss: Callable[[Any, Any], Any]
 ) -> tuple[Callable[[Any, Any], tuple[Any, Any]], Any]:
-    """Return a step and a state that count steps and add up ``loss(t, output)``; the step has no output."""
+    """Return a step without outputs, and its state, which count steps and add up ``loss(t, output)``."""
     check_functions(f=f, loss=loss)
 
     def term_of(t: Any, output: Any) -> Any:
@@ -140,14 +140,14 @@ def with_loss(
         inner, t, total = state
         returned: Any = f(inner, x)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
-            # JAX refuses it.
+            # JAX raises its own error for this.
             return returned
         after, output = returned
         return (after, t + 1, total + term_of(t, output)), None
 
     total: Any = 0.0
     if jax.sharding.get_abstract_mesh().manual_axes:
-        # Within shard_map, a sum begins with the axes of devices along which its terms vary.
+        # Within shard_map, the initial sum needs the axes of devices along which its terms vary.
         def first_term(init: Any, xs: Any) -> Any:
             return step((init, jnp.int32(0), 0.0), jax.tree.map(lambda leaf: leaf[0], xs))[0][2]
 
@@ -163,7 +163,7 @@ def _read_ways(
     workload: Workload | None = None,
     tape: Tape | None = None,
 ) -> Ways:
-    """Return what chooses how a loop runs. Raises InputError."""
+    """Check the arguments that choose how a loop runs, and return them. Raises InputError."""
     for name in unknown:
         near = did_you_mean(name, ("memory", "plan", "workload", "tape"))
         raise InputError(f"is not an argument.{near}", field=name, accepted="memory='64 MiB', or plan=...")
@@ -177,8 +177,8 @@ def _read_ways(
         raise InputError("is given together with memory", field="plan", accepted="one of them")
     if memory == "auto":
         raise InputError(
-            "'auto' is not known in JAX: a program is compiled before it runs, when nobody knows which memory "
-            "will be free",
+            "'auto' is not known in JAX: a program is compiled before it runs, when the memory that will be "
+            "free is not known yet",
             field="memory",
             value=memory,
             accepted="a size, as '64 MiB'",

@@ -1,4 +1,4 @@
-"""Runs networks of JAX as compiled programs: their time, their gradients, and the bytes that they need."""
+"""Runs networks of JAX as compiled programs, and measures their time, gradients and bytes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from ckptplan.units import format_seconds
 
 #: The largest share of a run that the first touch of new memory may take.
 _MOST_TOUCHING = 0.8
-#: Seconds of a pause, the share of it in which a process at rest may compute, and the most pauses.
+#: Seconds of a pause, the share of a pause in which an idle process may still compute, and the most pauses.
 _PAUSE, _REST, _MOST_PAUSES = 0.01, 0.2, 50
-#: The steps of the program that tells the pace, and the most states that a timed program moves.
+#: The steps of the program that measures the pace, and the most states that a timed program moves.
 _PACE_STEPS, _MOST_MESSAGES = 32, 64
 
 
@@ -57,7 +57,7 @@ class JaxNetwork:
     """A step with its parameters and its initial state, and inputs of any length."""
 
     step: Callable[[Any, Any, Any], tuple[Any, Any]]
-    #: Leaves that have a gradient; what else the parameters hold is part of ``step``.
+    #: The leaves of the parameters that have a gradient. Other leaves are part of ``step``.
     parameters: tuple[jax.Array, ...]
     state: Any
     make_inputs: Callable[[int], Any]
@@ -95,7 +95,7 @@ class JaxNetwork:
         return run
 
     def plain(self) -> Callable[..., Any]:
-        """Return the loss of a sequence by ``jax.lax.scan``, which keeps what every step leaves."""
+        """Return the loss of a sequence by ``jax.lax.scan``, which keeps the residuals of every step."""
 
         def run(parameters: Any, state: Any, xs: Any) -> Any:
             def body(carry: Any, x: Any) -> Any:
@@ -110,7 +110,7 @@ class JaxNetwork:
 
     @contextmanager
     def in_double(self) -> Iterator[JaxNetwork]:
-        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
+        """Enable double precision within a block, and yield a copy of the network in double precision."""
         with jax.enable_x64(True):
             yield replace(
                 self,
@@ -120,7 +120,7 @@ class JaxNetwork:
             )
 
     def measure_footprints(self) -> dict[Tape, StepFootprint]:
-        """Return the bytes of a step with each kind of tape, from its shapes; nothing is run or compiled."""
+        """Return the footprint of a step with each kind of tape, from shapes, without running or compiling."""
         footprints: list[StepFootprint] = []
 
         def trace(parameters: Any, state: Any, xs: Any) -> None:
@@ -133,7 +133,7 @@ class JaxNetwork:
                 return scan.run(*given)
 
             replace_loop(closed, scan.primitive, run, jax.tree.leaves((start, xs)))
-            # Constants that do not depend on the parameters have no gradient.
+            # Only constants that depend on the parameters, and so are tracers, have a gradient.
             reached = tuple(
                 index for index in differentiable(scan.step.constants) if isinstance(arguments[index], Tracer)
             )
@@ -153,8 +153,8 @@ def _to_double(tree: Any) -> Any:
 def settle() -> None:
     """Wait until no thread of this process computes.
 
-    When a program has returned its results, another thread still gives its buffers back to the system. A run
-    meanwhile takes longer by either clock.
+    After a program has returned its results, another thread still returns its buffers to the system. A run at
+    the same time would take longer by either clock.
     """
     for _ in range(_MOST_PAUSES):
         began = time.process_time()
@@ -169,7 +169,7 @@ class CompiledLoop:
 
     run: Callable[..., Any]
     arguments: tuple[Any, ...]
-    #: Arguments, results and temporary arrays, by the compiler's analysis.
+    #: Bytes of arguments, results and temporary arrays, by the compiler's analysis.
     memory_bytes: int
     compile_seconds: float
 
@@ -178,27 +178,27 @@ class CompiledLoop:
         return jax.block_until_ready(self.run(*self.arguments))
 
     def measure(self, clock: Callable[[], float]) -> Report:
-        """Return the seconds of a run that begins with the process at rest, and those of touching new memory.
+        """Run the program in an idle process, and return its seconds and the seconds of touching new memory.
 
-        The first number leaves out the second: a run in memory that the process already had does not take it.
-        Touching is measured in processor time, so by any other clock the first number includes it, and the
-        second is 0. Raises InputError if touching takes most of the run, so that little time is left for steps.
+        The seconds of the run leave out the first touch of new memory, which a run in old memory does not need.
+        The touch is measured in processor time. With any other clock, the seconds of the run include it, and
+        the second number is 0. Raises InputError if touching takes most of the run.
         """
         settle()
         pages, began = count_new_pages(), clock()
         self.call()
-        whole = clock() - began
+        total = clock() - began
         if clock is not time.process_time:
-            return Report(seconds=whole)
+            return Report(seconds=total)
         touching = (count_new_pages() - pages) * time_new_page()
-        if touching > _MOST_TOUCHING * whole:
+        if touching > _MOST_TOUCHING * total:
             raise InputError(
                 f"the first touch of new memory takes {format_seconds(touching)} of a run of "
-                f"{format_seconds(whole)}, so that the time of its steps cannot be told",
+                f"{format_seconds(total)}, so that the time of its steps cannot be told",
                 field="environment",
                 accepted=f"{KEEPS_MEMORY} in the environment, or fewer steps",
             )
-        return Report(seconds=whole - touching, new_memory=touching)
+        return Report(seconds=total - touching, new_memory=touching)
 
 
 def compile_gradient(
@@ -209,7 +209,7 @@ def compile_gradient(
     tape: Tape | None = None,
     inputs: Any = None,
 ) -> CompiledLoop:
-    """Return the program of a loss and its gradient under a plan; without one, by ``jax.lax.scan``."""
+    """Return the program of a loss and its gradient under a plan; without a plan, by ``jax.lax.scan``."""
     function = network.plain() if plan is None else network.under(plan, tape=tape)
     return _compile(jax.value_and_grad(function), network, network.inputs(steps) if inputs is None else inputs)
 
@@ -233,10 +233,10 @@ def _compile(function: Callable[..., Any], network: JaxNetwork, inputs: Any) -> 
     arguments = network.parameters, network.state, inputs
     began = time.perf_counter()
     with warnings.catch_warnings():
-        # A validation itself finds out whether sizes are right.
+        # A validation compares the sizes itself.
         warnings.simplefilter("ignore", PlanMismatch)
         run = jax.jit(function).lower(*arguments).compile()
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     analysis: Any = run.memory_analysis()
     memory = (
         analysis.argument_size_in_bytes
@@ -244,20 +244,20 @@ def _compile(function: Callable[..., Any], network: JaxNetwork, inputs: Any) -> 
         + analysis.temp_size_in_bytes
         - analysis.alias_size_in_bytes
     )
-    return CompiledLoop(run=run, arguments=arguments, memory_bytes=int(memory), compile_seconds=took)
+    return CompiledLoop(run=run, arguments=arguments, memory_bytes=int(memory), compile_seconds=seconds)
 
 
 def compile_messages(state_bytes: int) -> tuple[Any, Any, int]:
-    """Return programs that move states to host memory and back, and the number of states that they move.
+    """Return a program that moves states to host memory, one that moves them back, and the number of states.
 
-    They move several, since a call of a program takes longer than a small state.
+    A program moves several states, since calling a program takes longer than moving a small state.
     """
     rehearse_host(jax.default_backend())
     count = count_moves(state_bytes, _MOST_MESSAGES)
 
     def send(state: jax.Array) -> Any:
         def write(number: Any, carry: Any) -> Any:
-            # XLA would move a state that stays the same once, before the loop, and fail for a GPU.
+            # Change the state in each round. XLA would move a constant one before the loop, and fail on a GPU.
             held, state = carry
             return write_state(held, [state], number), state ^ 1
 
@@ -276,14 +276,14 @@ def compile_messages(state_bytes: int) -> tuple[Any, Any, int]:
 
 
 def time_message(program: Any, given: Any, moved: int) -> Report:
-    """Return the seconds of a state that a compiled program moves."""
+    """Run a compiled program that moves ``moved`` states, and return the seconds of a state."""
     began = time.perf_counter()
     jax.block_until_ready(program(given))
     return Report(seconds=max(time.perf_counter() - began, 1e-9) / moved)
 
 
 class JaxProgram(Program):
-    """A network under a plan or a schedule; without one, by ``jax.lax.scan``. It is compiled at once."""
+    """A network under a plan or a schedule; without one, by ``jax.lax.scan``. Compiled on construction."""
 
     def __init__(
         self,
@@ -300,11 +300,11 @@ class JaxProgram(Program):
         self._compiled = compile_gradient(network, plan, steps=self._steps, inputs=self._inputs)
 
     def time(self, *, by_action: bool = False) -> Report:
-        """Run it and return the seconds; a compiled program shows no actions."""
+        """Run the program and return its seconds. A compiled program has no timeline of actions."""
         return self._compiled.measure(self._clock)
 
     def count(self) -> Counted:
-        """Return the buffers that it allocates, and how many steps a program that counts them runs again."""
+        """Return the bytes of the program's buffers, and the number of steps that it recomputes."""
         plan = self._plan
         assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
         footprint = self._find_footprint(plan)
@@ -313,13 +313,13 @@ class JaxProgram(Program):
             state_bytes=footprint.state_bytes,
             local_bytes=table.buffer_bytes,
             remote_bytes=table.remote_slots * footprint.state_bytes,
-            counts={"recomputed_steps": self._count_again(footprint.tape)},
+            counts={"recomputed_steps": self._count_recomputed(footprint.tape)},
         )
 
     def _find_footprint(self, plan: Plan) -> StepFootprint:
         return choose_footprint(plan, list(self._network.measure_footprints().values()))
 
-    def _count_again(self, tape: Tape) -> int:
+    def _count_recomputed(self, tape: Tape) -> int:
         executed = [0]
 
         def count() -> None:
@@ -329,18 +329,18 @@ class JaxProgram(Program):
             jax.debug.callback(count)
             return self._network.step(parameters, state, x)
 
-        # Steps that are computed again from products do not run as a whole.
+        # With products, a step is recomputed only in part, and would not be counted.
         kind: Tape = "states" if tape == "states" else "residuals"
         counting = replace(self._network, step=step)
         compile_gradient(counting, self._plan, steps=self._steps, tape=kind, inputs=self._inputs).call()
         jax.effects_barrier()
-        # A kept state is run once more before it is reversed, which is a part of its backward.
+        # With states, each step runs once more as a part of its backward, which does not count.
         return executed[0] - self._steps * (2 if kind == "states" else 1)
 
     def peak_bytes(self) -> int:
         """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis.
 
-        On a CPU, states in host memory are among these arrays: they are left out.
+        On a CPU, the analysis includes states in host memory. They are subtracted.
         """
         plan, memory = self._plan, self._compiled.memory_bytes
         if isinstance(plan, Plan) and jax.default_backend() == "cpu":
@@ -349,7 +349,7 @@ class JaxProgram(Program):
         return memory
 
     def gradients(self) -> list[Gradient]:
-        """Run it and return the gradients of the parameters."""
+        """Run the program and return the gradients of the parameters."""
         _, gradients = self._compiled.call()
         return [(_to_numpy(leaf), float(jnp.finfo(leaf.dtype).eps)) for leaf in gradients]  # type: ignore[no-untyped-call]
 
@@ -359,14 +359,14 @@ def _to_numpy(gradient: jax.Array) -> npt.NDArray[Any]:
 
 
 class JaxBackend(Backend):
-    """JAX on a processor, with this number of threads. Remote memory is host memory."""
+    """JAX on a processor with ``threads`` threads. Remote memory is host memory."""
 
     def __init__(self, *, threads: int, tape: str | None = None) -> None:
         self._threads = threads
         kind: Any = tape or "residuals"
         check_tape(kind)
         self.tape: Tape = kind
-        # Processor time with one thread: other programs do not lengthen it.
+        # With one thread, use processor time, which other programs do not lengthen.
         self.clock = time.process_time if threads == 1 else time.perf_counter
 
     @property
@@ -397,7 +397,7 @@ class JaxBackend(Backend):
     def program(
         self, network: JaxNetwork, plan: Plan | Schedule | None, *, steps: int = 0, inputs: Any = None
     ) -> JaxProgram:
-        """Return the compiled program of a plan; without one, of ``steps`` steps of ``jax.lax.scan``."""
+        """Return the compiled program of a plan; without a plan, of ``steps`` steps of ``jax.lax.scan``."""
         return JaxProgram(network, plan, inputs=inputs, steps=steps, clock=self.clock)
 
     def time_steps(self, network: JaxNetwork, *, most: int | None = None) -> Pace:
@@ -413,5 +413,5 @@ class JaxBackend(Backend):
         return find_free_memory()
 
     def plain_factor(self, network: JaxNetwork) -> int:
-        """Return how many times more memory than base ``jax.lax.scan`` takes."""
+        """Return the memory of ``jax.lax.scan`` as a multiple of base's memory."""
         return 1

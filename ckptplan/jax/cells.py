@@ -1,4 +1,4 @@
-"""Builds the cells of JAX that a name can refer to: built-in ones, and those of the user's own modules."""
+"""Builds cells of JAX by name: built-in cells, and factories in the user's own modules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ckptplan.jax.backend import JaxNetwork
 from ckptplan.jax.leaves import has_gradient
 from ckptplan.model.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 
-#: Of the leaky neurons: what a membrane keeps from step to step, and the steepness of the surrogate gradient.
+#: The decay of a leaky neuron's membrane per step, and the steepness of the surrogate gradient.
 _DECAY, _STEEPNESS = 0.9, 10.0
-#: Scale of the weights of leaky neurons, with which some percent of them fire at a time.
+#: The scale of the weights of leaky neurons, at which a few percent of the neurons fire at a time.
 _LIF_SCALE = 2.3
 
 
@@ -102,7 +102,7 @@ BUILT_IN_CELLS = {
 _FACTORY = (
     "a factory that returns (step, parameters, state), or (step, parameters, state, inputs), where "
     "step(parameters, state, x) returns (state, output) and inputs(steps) returns arrays, time first; it is "
-    "called with those of batch, inputs, neurons and seed that it takes"
+    "called with its parameters among batch, inputs, neurons and seed"
 )
 
 
@@ -138,10 +138,10 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
         )
 
     def filled(given: Any, state: Any, x: Any) -> Any:
-        whole = list(leaves)
+        filled_leaves = list(leaves)
         for place, leaf in zip(places, given, strict=True):
-            whole[place] = leaf
-        return step(jax.tree.unflatten(tree, whole), state, x)
+            filled_leaves[place] = leaf
+        return step(jax.tree.unflatten(tree, filled_leaves), state, x)
 
     def make_blamed(steps: int) -> Any:
         with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):

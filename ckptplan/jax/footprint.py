@@ -1,4 +1,4 @@
-"""Counts what a step takes under each kind of tape, from shapes alone: nothing is run or compiled."""
+"""Counts the bytes of a step, and estimates its times, for each kind of tape, from shapes alone."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from ckptplan.units import format_bytes
 
 #: The share by which bytes may differ from the plan's without a warning.
 _TOLERANCE = 0.05
-#: Numbers of rows and steps, and what their alignment takes.
+#: Bytes of small arrays, such as numbers of rows and steps, and of their alignment.
 _SMALL_BYTES = 2048
-#: A step that computes nothing.
+#: The least seconds of a step, even if it computes nothing.
 _LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepFootprint:
-    """Bytes and estimated times of a step with one kind of tape, and what records and reverses it."""
+    """Bytes and estimated times of a step with one kind of tape, and its recording and reversal (``sums``)."""
 
     sums: GradientSums
-    #: Gradients of the constants, and what a step holds while it runs.
+    #: Bytes of the gradients of the constants, and of the arrays that a step holds while it runs.
     workspace_bytes: int
-    #: The times as fields of a workload.
+    #: The times by field of a workload.
     seconds: dict[str, float]
 
     @property
     def steps_per_matmul(self) -> int:
-        """The steps whose products of gradients are formed at once."""
+        """The number of steps whose products of gradients are formed at once."""
         return self.sums.steps_per_matmul
 
     @property
@@ -71,64 +71,64 @@ class StepFootprint:
 
     @property
     def kept_bytes(self) -> int:
-        """What stays for a step the whole time: outputs, their gradients, wanted gradients of inputs."""
+        """The bytes per step that stay until the end: outputs, their gradients, wanted gradients of inputs."""
         step, wanted = self.traced.step, self.traced.wanted
         return 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
 
     def tabulate(self, plan: Plan | Schedule) -> RowTable:
-        """Return the table of a plan or a schedule for such steps."""
+        """Return the table of rows of a plan or a schedule for this step."""
         return tabulate(ById(plan), self.traced.step.state, self.sums.recording.tape)
 
     def predict(self, plan: Plan) -> int:
-        """Return the bytes that a plan's program needs. Its buffers may be larger than the peak."""
+        """Return the bytes that a plan's program needs. Its buffers may be larger than the plan's peak."""
         table = self.tabulate(plan)
         return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
 
     def add(self, size: int) -> StepFootprint:
-        """Return one with so many bytes more of workspace, or less."""
+        """Return a footprint with ``size`` more bytes of workspace, or fewer if ``size`` is negative."""
         return replace(self, workspace_bytes=max(0, self.workspace_bytes + size))
 
     @property
     def name(self) -> str:
-        """The name of workloads of this kind; its end says of products of several steps at once."""
+        """The name of workloads of this kind. If products are grouped, it ends with ``steps_per_matmul``."""
         return f"jax-{self.tape}" + (f"-{self.steps_per_matmul}" if self.steps_per_matmul > 1 else "")
 
 
 def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
     """Return the footprint of a step for each kind of tape, in the order of ``TAPES``.
 
-    Each kind comes alone, and with products of several steps at once if there are any.
+    If a step has products, each kind has a second footprint with products of several steps at once.
     """
-    return tuple(footprint for kind in TAPES for footprint in _measure(Recording(traced, kind)))
+    return tuple(footprint for kind in TAPES for footprint in _measure_recording(Recording(traced, kind)))
 
 
-def _measure(recording: Recording) -> Iterator[StepFootprint]:
+def _measure_recording(recording: Recording) -> Iterator[StepFootprint]:
     step, wanted = recording.traced.step, recording.traced.wanted
     record, forward = recording.each, step.jaxpr
     constants, state = step.constants, step.state
     total = byte_size([constants[place] for place in wanted.constants])
     alone = GradientSums(recording)
-    formed = sum(variable_bytes(product.outvars[0]) for product in alone.products)
+    product_bytes = sum(variable_bytes(product.outvars[0]) for product in alone.products)
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
     seconds = max(estimate_seconds(forward), _LEAST_SECONDS)
     for sums in (alone, alone.group()) if alone.products else (alone,):
         if sums.steps_per_matmul > 1:
-            # Factors are written in place. What else a step leaves may be held while products are formed.
+            # Factors are written in place. Other results of a step may be held while products are formed.
             kept = sums.steps_per_matmul * sums.factor_bytes
-            live = formed + max(running, estimate_live_bytes(sums.each) - sums.factor_bytes)
+            live = product_bytes + max(running, estimate_live_bytes(sums.each) - sums.factor_bytes)
         else:
-            # Compilers may form the products of a step last, beside all of their factors.
+            # Compilers may form the products of a step last, while all of their factors are held.
             kept = 0
-            last = formed + sums.factor_bytes + sums.added_bytes
-            live = max(running, estimate_live_bytes(recording.reverse), last)
+            last_bytes = product_bytes + sums.factor_bytes + sums.added_bytes
+            live = max(running, estimate_live_bytes(recording.reverse), last_bytes)
         products = sum(
             estimate_product_seconds(product, steps_per_matmul=sums.steps_per_matmul)
             for product in sums.products
         )
         yield StepFootprint(
             sums=sums,
-            # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
-            # what depends on constants only, which is computed before the steps.
+            # The sums of gradients, with the factors of a group; the state and its gradient; arrays that a step
+            # holds; and arrays that depend on constants only, which are computed before the steps.
             workspace_bytes=total
             + kept
             + 2 * byte_size(state)
@@ -147,11 +147,11 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
 def choose_footprint(
     plan: Plan | Schedule, footprints: Sequence[StepFootprint], *, tape: Tape | None = None
 ) -> StepFootprint:
-    """Return the footprint of a step as a plan runs it: its kind of tape, unless it is given, and its groups.
+    """Return the footprint with which a plan runs a step, for the kind ``tape`` if it is given.
 
-    A workload that has another name, as a calibrated one, is of the kind with the largest tapes within its
-    bytes; of kinds of one size it is the calibrated one, else the one that computes the least again. Of a plan
-    for smaller tapes it is the kind with the smallest.
+    The name of a planned workload determines the kind. For another name, as of a calibrated workload, it is the
+    kind with the largest tapes within the workload's bytes. Among kinds of equal size, it is the calibrated
+    one, or else the one that recomputes least. If all tapes are larger than planned, it is the smallest kind.
     """
     if isinstance(plan, Schedule):
         return next(footprint for footprint in footprints if footprint.tape == (tape or "residuals"))
@@ -159,7 +159,7 @@ def choose_footprint(
     calibrated = None if workload.calibration is None else workload.calibration.tape
 
     def likeness(footprint: StepFootprint) -> tuple[Any, ...]:
-        # Products of several steps at once need the workspace that they were planned with.
+        # Choose grouped products only if the plan's workspace includes them.
         is_grouped = (
             calibrated is None
             and footprint.steps_per_matmul > 1
@@ -192,5 +192,5 @@ def warn_of_sizes(plan: Plan | Schedule, footprint: StepFootprint) -> None:
 
 
 def _within(planned: int, workload: Workload) -> float:
-    """Return the bytes of all units up to which a counted size agrees with that of a plan."""
+    """Return the most bytes of a counted size that still agrees with the planned size of all units."""
     return planned * (workload.units or 1) * (1 + _TOLERANCE)

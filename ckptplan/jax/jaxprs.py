@@ -1,4 +1,4 @@
-"""Parts of traced functions: what computes some of their variables, and what depends on others only."""
+"""Takes traced functions apart: finds variables that depend on given ones only, and slices of operations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ckptplan.jax.leaves import Arrays
 
 
 def unnamed(info: core.DebugInfo) -> core.DebugInfo:
-    """Return where a jaxpr comes from, without the names of arguments and results, which have changed."""
+    """Return the debug info of a jaxpr without the names of arguments and results, which have changed."""
     return info._replace(arg_names=None, result_paths=None)
 
 
 def walk(jaxpr: core.Jaxpr) -> Iterator[core.Jaxpr]:
-    """Yield a jaxpr, and those that its operations run."""
+    """Yield a jaxpr, and all inner jaxprs that its operations run."""
     yield jaxpr
     for equation in jaxpr.eqns:
         for inner in core.jaxprs_in_params(equation.params):
@@ -25,12 +25,12 @@ def walk(jaxpr: core.Jaxpr) -> Iterator[core.Jaxpr]:
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
-    """Return the variables among some atoms, each once."""
+    """Return the variables among atoms (variables and literals), each once."""
     return list(dict.fromkeys(atom for atom in atoms if not isinstance(atom, core.Literal)))
 
 
 def find_known(jaxpr: core.Jaxpr, known: Iterable[Any]) -> set[Any]:
-    """Return the variables that can be computed from the known ones."""
+    """Return the variables that can be computed from the known variables alone."""
     computable = set(known)
     for equation in jaxpr.eqns:
         if not equation.effects and computable.issuperset(variables(equation.invars)):
@@ -41,20 +41,20 @@ def find_known(jaxpr: core.Jaxpr, known: Iterable[Any]) -> set[Any]:
 def slice_jaxpr(
     jaxpr: core.Jaxpr, outputs: Sequence[Any], inputs: Sequence[Any], *, effects: bool
 ) -> core.Jaxpr:
-    """Return the part of a jaxpr that computes variables from others, with or without what has effects."""
+    """Return the part of a jaxpr that computes ``outputs`` from ``inputs``, with or without effects."""
     given = set(inputs)
     needed = set(variables(outputs)) - given
-    kept: list[Any] = []
+    ops: list[Any] = []
     for equation in reversed(jaxpr.eqns):
         if (effects and _has_effects(equation)) or not needed.isdisjoint(equation.outvars):
-            kept.append(equation)
+            ops.append(equation)
             needed |= set(variables(equation.invars)) - given
-    seen = jaxpr.effects if effects else frozenset()
-    return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(kept)), seen, unnamed(jaxpr.debug_info))
+    kinds = jaxpr.effects if effects else frozenset()
+    return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(ops)), kinds, unnamed(jaxpr.debug_info))
 
 
 def _has_effects(equation: Any) -> bool:
-    """Return whether an operation does more than compute; communication over a named axis is part of that."""
+    """Return whether an operation has side effects. Communication over a named axis does not count."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
@@ -64,7 +64,7 @@ def replace_loop(
     run: Callable[..., Sequence[Any]],
     arguments: Sequence[Any],
 ) -> list[Any]:
-    """Return the results of a traced function with ``run(params, *arguments)`` in place of its loop."""
+    """Run a traced function with ``run(params, *arguments)`` in place of its loop, and return its results."""
     jaxpr = closed.jaxpr
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
 
@@ -84,15 +84,15 @@ def replace_loop(
 
 
 def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
-    """Return a jaxpr whose first arguments are the arrays that it holds, and these.
+    """Return a jaxpr without constants, whose first arguments are these arrays instead, and the arrays.
 
-    The operations of functions under ``jax.jit`` are put in place of their calls.
+    Calls of functions under ``jax.jit`` are replaced by the operations of the functions.
     """
     constants: dict[Any, Any] = {}
     operations: list[Any] = []
 
     def add(inner: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Add the operations of a jaxpr of some arguments, under new names, and return its results."""
+        """Add the operations of a jaxpr with given arguments, under new names, and return its results."""
         held = [core.Var(variable.aval) for variable in inner.jaxpr.constvars]
         constants.update(zip(held, inner.consts, strict=True))
         names = dict(zip((*inner.jaxpr.constvars, *inner.jaxpr.invars), (*held, *arguments), strict=True))
@@ -103,11 +103,11 @@ def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
         for equation in inner.jaxpr.eqns:
             given = list(map(read, equation.invars))
             if _is_plain_call(equation):
-                made = add(equation.params["jaxpr"], given)
+                outputs = add(equation.params["jaxpr"], given)
             else:
-                made = [core.Var(variable.aval) for variable in equation.outvars]
-                operations.append(equation.replace(invars=given, outvars=made))
-            names.update(zip(equation.outvars, made, strict=True))
+                outputs = [core.Var(variable.aval) for variable in equation.outvars]
+                operations.append(equation.replace(invars=given, outvars=outputs))
+            names.update(zip(equation.outvars, outputs, strict=True))
         return list(map(read, inner.jaxpr.outvars))
 
     jaxpr = closed.jaxpr
@@ -117,7 +117,7 @@ def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
 
 
 def _is_plain_call(equation: Any) -> bool:
-    """Return whether an operation is a call by ``jax.jit`` that asks for no sharding."""
+    """Return whether an operation is a call by ``jax.jit`` without shardings."""
     shardings = (*equation.params.get("in_shardings", ()), *equation.params.get("out_shardings", ()))
     return equation.primitive.name in {"jit", "pjit"} and all(
         type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings
@@ -125,10 +125,10 @@ def _is_plain_call(equation: Any) -> bool:
 
 
 def vary_constants(body: core.ClosedJaxpr, constants: Arrays) -> tuple[core.ClosedJaxpr, Arrays]:
-    """Return the body of a loop with constants that vary over devices before the loop, not in each step.
+    """Move the ``pvary`` of constants from the body of a loop to the front of the loop.
 
-    Within ``shard_map``, the devices then add up the gradients of the constants once, after the loop. Constants
-    are the first arguments of the body.
+    Within ``shard_map``, the devices then add up the gradients of the constants once, after the loop, instead
+    of in each step. Constants are the first arguments of the body. Returns the new body and constants.
     """
     jaxpr, count = body.jaxpr, len(constants)
     known = find_known(jaxpr, jaxpr.invars[:count])
@@ -149,7 +149,7 @@ def vary_constants(body: core.ClosedJaxpr, constants: Arrays) -> tuple[core.Clos
 
 
 class ById:
-    """An object that equals itself alone, as a key of a cache."""
+    """Wraps an object as a key of a cache, by its identity."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -162,7 +162,7 @@ class ById:
 
 
 def evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
-    """Return the results of a jaxpr without constants, as arrays: plain numbers may be among them."""
+    """Return the results of a jaxpr without constants. Plain numbers among them are converted to arrays."""
     values = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments)
     kinds: Any = [atom.aval for atom in jaxpr.outvars]
     return tuple(

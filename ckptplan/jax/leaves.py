@@ -1,7 +1,7 @@
-"""Arrays of states, outputs and tapes: their bytes, zeros of their types, and buffers that hold many of them.
+"""Arrays of states, outputs and tapes: their bytes, zeros of their types, and buffers for many of them.
 
-A leaf is described by its abstract value, which knows its shape, its type, how a mesh shards it and, within
-``shard_map``, the axes of devices along which it varies.
+The abstract value of a leaf has its shape, its type, its sharding on a mesh and, within ``shard_map``, the axes
+of devices along which it varies.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad
 
-#: The bytes of a number of fp32. Buffers on a CPU hold smaller floating-point numbers as integers.
+#: The bytes of an fp32 number. Buffers on a CPU store smaller floating-point numbers as integers.
 _FLOAT_BYTES = 4
-#: Arrays side by side, or their abstract values.
+#: Several arrays, or their abstract values.
 Arrays = tuple[Any, ...]
 
 
@@ -36,7 +36,7 @@ def pick(leaves: Sequence[Any], indices: Sequence[int]) -> Arrays:
 
 
 def fill(leaves: Sequence[Any], indices: Sequence[int], values: Sequence[Any]) -> Arrays:
-    """Return the leaves with other values at some indices."""
+    """Return the leaves with ``values`` in place of those at the indices."""
     filled = list(leaves)
     for index, value in zip(indices, values, strict=True):
         filled[index] = value
@@ -44,17 +44,17 @@ def fill(leaves: Sequence[Any], indices: Sequence[int], values: Sequence[Any]) -
 
 
 def widen(leaf: Any) -> Any:
-    """Return real numbers in fp32 at least."""
+    """Convert real numbers to fp32, unless they are already as wide."""
     return leaf.astype(jnp.float32) if leaf.dtype.itemsize < _FLOAT_BYTES else leaf
 
 
 def set_weak(leaf: Any) -> Any:
-    """Return an array whose type gives way to other types, like the type of a Python number."""
+    """Return an array of a weak type, which gives way to other types like that of a Python number."""
     return lax.convert_element_type_p.bind(leaf, new_dtype=leaf.dtype, weak_type=True, sharding=None)
 
 
 def split(leaves: Sequence[Any], *counts: int) -> tuple[Arrays, ...]:
-    """Return groups with these numbers of leaves, and the remaining leaves."""
+    """Split leaves into groups of the given sizes, and a last group with the remaining leaves."""
     parts: list[Arrays] = []
     remaining = tuple(leaves)
     for count in counts:
@@ -64,7 +64,7 @@ def split(leaves: Sequence[Any], *counts: int) -> tuple[Arrays, ...]:
 
 
 def bytes_of(leaf: Any) -> int:
-    """Return the bytes of an array or of its abstract value, on each device if a mesh shards it explicitly."""
+    """Return the bytes of an array or abstract value; the bytes per device if a mesh shards it explicitly."""
     shape, sharding = leaf.shape, getattr(leaf, "sharding", None)
     if isinstance(sharding, jax.sharding.NamedSharding) and any(sharding.spec.partitions):
         shape = sharding.shard_shape(shape)
@@ -80,16 +80,16 @@ def byte_size(leaves: Sequence[Any]) -> int:
 
 
 def describe(leaves: Sequence[Any]) -> Arrays:
-    """Return the abstract values of arrays, none of them with a weak type."""
+    """Return the abstract values of arrays, without weak types."""
     kinds = (leaf if isinstance(leaf, jax.core.ShapedArray) else jax.typeof(leaf) for leaf in leaves)
     return tuple(leaf.update(weak_type=False) for leaf in kinds)
 
 
 def argument_of(leaf: Any, *lead: int) -> jax.ShapeDtypeStruct:
-    """Return an argument to compile a program for: a leaf, with more axes in front of its own."""
+    """Return an argument to compile a program for: a leaf with additional leading axes."""
     mesh, sharding = leaf.sharding.mesh, None
     if mesh.explicit_axes:
-        # Bytes are those of any devices.
+        # Any devices will do, since only bytes are counted.
         devices = jax.make_mesh(mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types)
         spec = jax.sharding.PartitionSpec(*(None for _ in lead), *leaf.sharding.spec.partitions)
         sharding = jax.sharding.NamedSharding(devices, spec)
@@ -103,7 +103,7 @@ def varying_axes(leaf: Any) -> tuple[str, ...]:
 
 
 def zeros_of(leaf: Any, *room: int) -> Any:
-    """Return zeros of the type of a leaf, with room for a number of them."""
+    """Return zeros of the type of a leaf, with leading axes ``room``."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         zeros = lax.full(leaf.shape, 0, leaf.dtype)
         if varying_axes(leaf):
@@ -119,10 +119,10 @@ def make_zeros(leaves: Sequence[Any]) -> Arrays:
 
 
 def make_room(leaves: Sequence[Any], room: int, *, as_words: bool = True) -> Arrays:
-    """Return buffers with room for a number of leaves, for ``put`` and ``release``.
+    """Return buffers with room for ``room`` copies of each leaf, for ``put`` and ``release``.
 
-    Compilers for CPUs write a small floating-point number into an array by way of a copy of the whole array in
-    fp32. With ``as_words`` a buffer holds the bits of such numbers as integers, which have no derivative.
+    To write a small floating-point number into an array, compilers for CPUs copy the whole array to fp32. With
+    ``as_words``, a buffer stores the bits of such numbers as integers, which have no derivative.
     """
     return tuple(
         to_words(zeros) if as_words and is_small(zeros) else zeros
@@ -131,7 +131,7 @@ def make_room(leaves: Sequence[Any], room: int, *, as_words: bool = True) -> Arr
 
 
 def is_small(leaf: Any) -> bool:
-    """Return whether a leaf has floating-point numbers of less than 32 bits."""
+    """Return whether a leaf has floating-point numbers with less than 32 bits."""
     return bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and leaf.dtype.itemsize < _FLOAT_BYTES
 
 
@@ -143,7 +143,7 @@ def to_words(leaf: Any) -> Any:
 
 
 def release(held: Sequence[Any], leaves: Sequence[Any]) -> Arrays:
-    """Return arrays that come from buffers in the types of their leaves."""
+    """Convert arrays from buffers back to the types of their leaves."""
     pairs = zip(held, leaves, strict=True)
     return tuple(
         array if array.dtype == leaf.dtype else lax.bitcast_convert_type(array, leaf.dtype)
@@ -152,44 +152,44 @@ def release(held: Sequence[Any], leaves: Sequence[Any]) -> Arrays:
 
 
 def take(arrays: Sequence[Any], index: Any) -> Arrays:
-    """Return what each array has at an index of its first axis."""
+    """Return the entry of each array at an index of its first axis."""
     return tuple(at(array, index) for array in arrays)
 
 
 def take_given(arrays: Sequence[Any], index: Any) -> Arrays:
-    """Return what each array has at an index, of arrays that a loop is given and does not change.
+    """Return the entry of each array at an index, for arrays that a loop reads and does not change.
 
-    A compiler for CPUs would convert whole arrays of bf16 to fp32 before the loop. The barrier hides that the
-    arrays are the same in each round.
+    Compilers for CPUs would convert whole arrays of bf16 to fp32 before the loop. The barrier hides from them
+    that the arrays are the same in each round.
     """
     return tuple(at(*lax.optimization_barrier((array, index))) for array in arrays)
 
 
 def at(array: Any, index: Any) -> Any:
-    """Return what an array has at an index of its first axis."""
+    """Return the entry of an array at an index of its first axis."""
     return lax.dynamic_index_in_dim(array, index, keepdims=False, allow_negative_indices=False)
 
 
 def put(arrays: Sequence[Any], leaves: Sequence[Any], index: Any) -> Arrays:
-    """Return buffers with other leaves at an index."""
+    """Return buffers with the leaves written at an index."""
     return tuple(put_at(array, leaf, index) for array, leaf in zip(arrays, leaves, strict=True))
 
 
 def put_at(array: Any, leaf: Any, index: Any) -> Any:
-    """Return a buffer with another leaf at an index."""
+    """Return a buffer with a leaf written at an index."""
     held = leaf if array.dtype == leaf.dtype else to_words(leaf)
     return lax.dynamic_update_index_in_dim(array, held, index, 0, allow_negative_indices=False)
 
 
 def choose(condition: Any, yes: Sequence[Any], no: Sequence[Any]) -> Arrays:
-    """Return the first arrays if a condition holds, else the second ones."""
+    """Return the arrays ``yes`` if a condition holds, else the arrays ``no``."""
     return tuple(jnp.where(condition, first, second) for first, second in zip(yes, no, strict=True))
 
 
 def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:
-    """Return what a body makes of a carry if a condition holds, else the carry.
+    """Return ``body(carry)`` if a condition holds, else the carry.
 
-    The loop has one round or none: a condition of JAX would copy the arrays that pass through it.
+    It is a loop with one round or none, since ``lax.cond`` would copy the arrays that pass through it.
     """
     _, after = lax.while_loop(
         lambda state: state[0],

@@ -1,10 +1,10 @@
-"""Plans whose programs are within a limit: planned from shapes, compiled, and planned again if need be.
+"""Finds plans whose programs are within a limit: planned from shapes, compiled, and planned again if need be.
 
-What a step holds while it runs is an estimate: compilers fuse, copy and order as they like. So the planned
-program is compiled once, quickly, and its bytes are read. If they are too many, the difference belongs to the
-workspace of the step, and the loop is planned again.
+The workspace of a step is an estimate, since compilers fuse, copy and reorder operations. So the planned
+program is compiled once, with few optimizations, to read its bytes. If they are too many, the difference is
+added to the workspace of the step, and the loop is planned again.
 
-Times of a step for the planner: assumed from its operations, or taken from a calibration.
+The times of a step are estimated from its operations, or come from a calibration.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.search.question import find_reason
 from ckptplan.units import format_bytes, format_limit, parse_limit
 
-#: Programs that are compiled to plan one loop.
+#: The most programs that are compiled to plan one loop.
 _MOST_PROGRAMS = 3
-#: A program that takes less than this share of the limit may have been planned with too little.
+#: If a program takes less than this share of the limit, a quicker plan may fit, so the loop is planned again.
 _ROOMY = 0.8
-#: A program need not be compiled if the limit has room for twice its bytes, and for so many times the estimated
-#: workspace: bf16, which compilers for CPUs copy to fp32, has taken eight times of it.
+#: A program need not be compiled if the limit is at least twice its bytes plus this many times the estimated
+#: workspace. Programs in bf16, which compilers for CPUs copy to fp32, have taken eight times the workspace.
 _SURELY = 10
-#: The step number and the loss, which ``bptt`` has in its state and tapes and ``scan`` does not.
+#: Bytes of the step number and the loss, which ``bptt`` adds to state and tapes, and ``scan`` does not.
 _LOSS_BYTES = 16
-#: What a row of the table takes in addition to its steps.
+#: Seconds of a row of the table in addition to its steps.
 _ROW_SECONDS = 2e-6
 
 
 def find_times(
     footprint: StepFootprint, timed: Workload | None, *, among: Sequence[StepFootprint]
 ) -> tuple[dict[str, Any], Basis]:
-    """Return times as fields of a workload: those of a calibrated one, or of operations at assumed rates.
+    """Return times by field of a workload, from the calibrated workload ``timed`` or else from operations.
 
-    A calibration was of one kind of tape of ``among``. With another one, what recording and reversing take is
-    the estimate, at the pace of the kind that was measured. Raises InputError if the workload is of another
-    step.
+    A calibration measured one of the kinds of tape in ``among``. For another kind, the times of recording and
+    reversing are estimates, scaled by the pace of the measured kind. Raises InputError if the workload belongs
+    to another step.
     """
     if timed is None:
-        of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
+        row_seconds = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
         basis = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
-        return {**footprint.seconds, **of_rows}, basis
+        return {**footprint.seconds, **row_seconds}, basis
     units = timed.units or 1
     state, tape = timed.state_bytes * units, timed.tape_bytes * units
     equal = [
@@ -93,28 +93,28 @@ def find_times(
     return seconds, Basis(kind="derived", why=why)
 
 
-#: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
+#: Closed forms whose programs take the predicted bytes for any shapes of states and tapes.
 _EXACT = ("base", "standard", "nested", "revolve")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
-#: The share of time that another plan has to gain to be searched.
+#: Another plan is searched for only if it may save more than this share of time.
 _GAIN = 0.01
-#: Outputs are much of a limit from this share on.
+#: A warning about outputs is logged if they take at least this share of the limit.
 _MUCH = 0.25
-#: A plan with more than this share of additional time is slow, and one with at most ``DEAR`` is quick.
+#: A plan with a larger overhead is slow. A plan with an overhead of at most ``DEAR`` is quick.
 _SLOW = 2.0
-#: Limits that are tried to find the one from which plans are quick: each is larger by this factor.
+#: The ratio of successive limits that are tried to find the first one with a quick plan, and the most tries.
 _FACTOR, _MOST_FACTORS = 1.25, 40
 _log = logging.getLogger("ckptplan.jax")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ways:
-    """What chooses how a loop runs once a gradient is wanted.
+    """The arguments that choose how a loop runs when its gradient is requested.
 
     Arguments:
         plan: a plan or a schedule; None to make one within ``memory``.
         memory: the limit in bytes or text.
-        workload: a calibrated workload whose times are taken.
+        workload: a calibrated workload whose times are used.
         tape: the kind of tape; None to choose it.
     """
 
@@ -126,11 +126,11 @@ class Ways:
 
 @dataclass(frozen=True, kw_only=True)
 class CountedPlan:
-    """A plan with the footprint that it is for, and what compiling its program showed."""
+    """A plan with its footprint, and the bytes of its compiled program."""
 
     plan: Plan
     footprint: StepFootprint
-    #: The program, once it was compiled to count its bytes.
+    #: The program, if it was compiled to count its bytes.
     program: LoopProgram | None = None
     compiled_bytes: int = 0
 
@@ -141,11 +141,11 @@ class CountedPlan:
 
     @property
     def excess_bytes(self) -> int:
-        """The bytes that the program takes beyond what was predicted."""
+        """The bytes of the program beyond the prediction."""
         return self.compiled_bytes - self.footprint.predict(self.plan)
 
     def recount(self, limit: int) -> Plan:
-        """Return the plan within a limit, with the workspace that its program shows in a larger budget."""
+        """Return the plan for a limit, with workspace and budget adjusted to the bytes of its program."""
         plan = self.plan
         excess = max(self.excess_bytes, -plan.workload.workspace_bytes)
 
@@ -163,20 +163,20 @@ class CountedPlan:
 
 
 def plan_within(job: Job) -> CountedPlan:
-    """Return the quickest plan whose program is within a limit, and the footprint that it is for.
+    """Return the quickest plan whose program is within a limit, with its footprint.
 
-    Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
+    Raises InputError if no plan fits, with a limit that is large enough, or if the workload belongs to another
     step.
     """
 
     def count(choice: CountedPlan) -> CountedPlan:
         if jax.sharding.get_abstract_mesh().manual_axes:
-            # A part of a program within shard_map is not compiled: its bytes are the estimate.
+            # A part of a program within shard_map cannot be compiled alone, so use the estimate.
             return replace(choice, compiled_bytes=choice.footprint.predict(choice.plan))
         program = make_program(choice.plan, choice.footprint, reverse=job.reverse, as_words=job.as_words)
-        taken = -(-count_bytes(program, batch=job.batch) // job.batch.size)
-        taken += job.copies_outputs * job.steps * byte_size(job.step.outputs)
-        return replace(choice, program=program, compiled_bytes=taken)
+        compiled_bytes = -(-count_bytes(program, batch=job.batch) // job.batch.size)
+        compiled_bytes += job.copies_outputs * job.steps * byte_size(job.step.outputs)
+        return replace(choice, program=program, compiled_bytes=compiled_bytes)
 
     choice = search(job, count)
     _log.info("%s", describe_choice(choice.plan, job.limit))
@@ -187,8 +187,8 @@ def plan_within(job: Job) -> CountedPlan:
 def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
     """Return the quickest plan whose program is within a limit; ``count`` compiles a program.
 
-    Whatever the first programs show, the last one is that of the plan with the least need: a limit that it is
-    within is always accepted. Raises InputError if the smallest program is too large.
+    The last program that is tried belongs to the plan with the least memory. So a limit that is large enough
+    for this program is always accepted. Raises InputError if it is too small.
     """
     limit, footprints = job.limit, job.allowed
     best: CountedPlan | None = None
@@ -222,17 +222,17 @@ def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A loop that is to be planned within the limit of ``ways``.
+    """A loop to plan within the limit of ``ways``.
 
-    Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
-    and inputs.
+    The limit includes the outputs of all steps and their gradients, and the wanted gradients of parameters and
+    inputs.
 
     Arguments:
         measured: the footprints of the step (``measure_step``).
         steps: T.
-        ways: the limit, and what else the call says.
+        ways: the limit, and the other arguments of the call.
         reverse: whether the sequence runs from its end.
-        batch: the batch that ``jax.vmap`` makes of the gradient; the limit is of all its examples.
+        batch: the batch that ``jax.vmap`` makes of the gradient; all its examples share the limit.
         as_words: whether buffers hold small floating-point numbers as integers.
         copies_outputs: whether the caller's program holds the outputs of all steps twice.
     """
@@ -257,7 +257,7 @@ class Job:
 
     @property
     def allowed(self) -> list[StepFootprint]:
-        """The footprints of the kinds of tape to choose from."""
+        """The footprints of the kinds of tape that the call allows."""
         return [footprint for footprint in self.measured if self.ways.tape in {None, footprint.tape}]
 
     @cached_property
@@ -273,8 +273,8 @@ class Job:
     def find_quickest(self, footprints: Sequence[StepFootprint], *, limit: int | None = None) -> CountedPlan:
         """Return the quickest plan within the limit.
 
-        Exact strategies come first. The others may take longer than compiling the program, so they are searched
-        for the footprint of the exact plan. A strategy that could gain only little is not searched. Raises
+        Exact strategies are searched first. Searching the others may take longer than compiling the program, so
+        they are searched only for the footprint of the exact plan, and only if they may gain enough. Raises
         Infeasible if there is no plan, with the least need of all footprints.
         """
         limit = self.limit if limit is None else limit
@@ -303,17 +303,17 @@ class Job:
         return choice
 
     def min_memory_plan(self) -> CountedPlan:
-        """Return the plan with the least need of all kinds of tape, whatever the limit."""
+        """Return the plan with the least memory of all kinds of tape, even if it exceeds the limit."""
         footprint = min(self.allowed, key=self._min_bytes)
         need = self._min_bytes(footprint)
         return CountedPlan(plan=self._plan(footprint, find_limit(need)), footprint=footprint)
 
     def warn(self, choice: CountedPlan) -> None:
-        """Warn of a slow plan, with the limit from which plans are quick, and of a loss that is not counted."""
+        """Warn of a slow plan, with a limit for a quick one. Log that a loss over all outputs may not fit."""
         plan, size, limit, total = choice.plan, self.batch.size, self.limit, self.total_limit
         if plan.predicted.overhead > _SLOW:
             (first,) = (footprint for footprint in self.allowed if footprint.name == choice.footprint.name)
-            # Programs for larger limits take as much beyond the first estimate.
+            # Assume that programs for larger limits exceed the first estimate by as much.
             excess = plan.workload.workspace_bytes - first.workspace_bytes
             excess += choice.excess_bytes if choice.compiled_bytes else 0
             footprints = [footprint.add(excess) for footprint in self.allowed]
@@ -335,14 +335,14 @@ class Job:
         outputs = self.steps * byte_size(pick(self.step.outputs, differentiable(self.step.outputs)))
         if outputs >= _MUCH * limit and plan.predicted.local_peak_bytes + outputs > limit:
             _log.warning(
-                "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
-                "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
+                "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array of "
+                "that size needs it on top of the limit. ckptplan.jax.bptt adds up the loss step by step",
                 format_bytes(total, like=total),
                 format_bytes(size * outputs, like=total),
             )
 
     def refuse(self, smallest: CountedPlan) -> InputError:
-        """Return the error for a limit that is too small, by the smallest program that is known."""
+        """Return the error for a limit that is too small, given the smallest program that was compiled."""
         size, limit, step, total = self.batch.size, self.limit, self.step, self.total_limit
         footprint = smallest.footprint.add(smallest.excess_bytes)
         request = self._make_request(footprint, limit)
@@ -368,13 +368,13 @@ class Job:
         )
 
     def _min_bytes(self, footprint: StepFootprint) -> float:
-        """Return the bytes that the exact strategies need."""
+        """Return the least bytes of the exact strategies, infinite if another limit binds."""
         question = self._make_request(footprint, 1).question().replace(strategies=_EXACT)
         reason = find_reason(question, subject="no limit")
         return reason.need if reason.binding == "local_bytes" else math.inf
 
     def _plan(self, footprint: StepFootprint, limit: int, *, only_exact: bool = False) -> Plan:
-        """Return the quickest plan. Raises Infeasible, without suggestions: they take longer than planning."""
+        """Return the quickest plan. Raises Infeasible without suggestions, which take longer than planning."""
         request = self._make_request(footprint, limit)
         if not only_exact:
             plan = _choose(request, None)
@@ -398,7 +398,7 @@ class Job:
             basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, timed)},
         )
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
-        # The rest is left for what the compiler arranges in another way.
+        # Leave a margin for differences between the estimate and the compiled program.
         return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
 

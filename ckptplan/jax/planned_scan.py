@@ -1,4 +1,4 @@
-"""``jax.lax.scan``, traced by JAX and differentiated by a plan."""
+"""A ``jax.lax.scan`` that JAX traces, and whose gradient follows a plan."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ckptplan.schedule.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Scan(Loop):
-    """A scan that JAX has traced, with what chooses how it runs once a gradient is wanted."""
+    """A scan that JAX has traced, with the arguments that choose how its gradient runs."""
 
     params: dict[str, Any]
     ways: Ways
-    #: Whether ``jax.vmap`` made it of scans with different constants, and so moves an axis of all outputs.
+    #: Whether ``jax.vmap`` batched its constants. JAX then moves an axis of all outputs, which copies them.
     copies_outputs: bool = False
     primitive = core.primitives.scan_p
 
@@ -117,7 +117,7 @@ class ScanPasses(Passes):
         return results
 
     def sweep(self, *arguments: Any) -> Sequence[Any]:
-        # What a program has as constants is counted as arguments are: folding it would make larger copies.
+        # Keep XLA from folding constants of the program into larger ones: they are counted like arguments.
         given = list(map(lax.optimization_barrier, arguments))
         state, outputs, kept = sweep(self.program, *self.loop.step.split_given(given))
         return [*state, *outputs, *kept]
@@ -144,7 +144,7 @@ class ScanPasses(Passes):
 
 
 def _fill_zeros(gradients: Sequence[Any], leaves: Sequence[Any], *room: int) -> Arrays:
-    """Return gradients of the leaves that can have one, zeros where there is none."""
+    """Return the gradients of differentiable leaves, with zeros in place of None."""
     pairs = zip(gradients, (leaves[index] for index in differentiable(leaves)), strict=True)
     return tuple(
         zeros_of(leaf.to_ct_aval(), *room) if gradient is None else gradient for gradient, leaf in pairs
@@ -154,10 +154,10 @@ def _fill_zeros(gradients: Sequence[Any], leaves: Sequence[Any], *room: int) -> 
 def trace_scan(
     f: Callable[..., Any], init: Any, xs: Any, ways: Ways, **options: Any
 ) -> tuple[Scan, core.ClosedJaxpr, Any]:
-    """Trace a scan as JAX does, which refuses what it does not accept in its own words.
+    """Trace a scan with JAX, which raises its own errors for wrong arguments.
 
     Returns the scan, the traced function around it, and the tree of its results. Raises InputError if steps
-    cannot run again.
+    cannot be recomputed.
     """
     with jax.disable_jit(False):
         closed, shapes = jax.make_jaxpr(partial(lax.scan, f, **options), return_shape=True)(init, xs)
@@ -182,7 +182,7 @@ def run_scan(f: Callable[..., Any], init: Any, xs: Any, ways: Ways, **options: A
 
     def run(params: dict[str, Any], *arguments: Any) -> Sequence[Any]:
         if scan.steps == 0:
-            # There is nothing to plan.
+            # There are no steps to plan.
             return scan.run(*arguments)
         constants, state, xs = scan.step.split_given(arguments)
         body, constants = vary_constants(params["jaxpr"], constants)

@@ -1,8 +1,8 @@
 """Operations of JAX for loops whose reverse mode follows a plan.
 
-A loop is JAX's own until it is differentiated, and so is its forward mode. The derivative of a loop is a sweep,
-which keeps what the plan says, and a linear operation on tangents. Evaluated, this operation is the forward
-mode of the loop; transposed, it is the planned backward pass.
+Without derivatives, a loop runs as JAX's own loop. Its derivative is a sweep, which saves the plan's
+checkpoints and tapes, and a linear operation on tangents. If this operation is evaluated, it runs JAX's forward
+mode. If it is transposed, it runs the planned backward pass.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ckptplan.jax.leaves import Arrays, differentiable, fill, has_gradient, pick
 
 @dataclass(frozen=True)
 class Batch:
-    """How ``jax.vmap`` runs a gradient: the examples at a time, and the arguments that differ between them."""
+    """The batch of a gradient under ``jax.vmap``: number of examples, and which arguments are batched."""
 
     size: int = 1
     batched: tuple[bool, ...] = ()
 
     def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of a batch of arguments."""
+        """Return the function that runs on the whole batch."""
         if self.size == 1:
             return function
         axes = tuple(0 if batched else None for batched in self.batched)
         return jax.vmap(function, in_axes=axes, axis_size=self.size)
 
     def enlarge(self, arguments: Sequence[jax.ShapeDtypeStruct]) -> list[jax.ShapeDtypeStruct]:
-        """Return the arguments of a batch."""
+        """Return the arguments with a batch axis in front of the batched ones."""
         if self.size == 1:
             return list(arguments)
         pairs = zip(arguments, self.batched, strict=True)
@@ -63,25 +63,25 @@ class Loop(ABC):
         return results
 
     def run_alone(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop where no derivative is wanted."""
+        """Run the loop without derivatives."""
         return self.run(*arguments)
 
     def run_silently(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop without effects, which its sweep had already."""
+        """Run the loop without effects, which the sweep has already had."""
         return self.run(*arguments)
 
     @abstractmethod
     def rebind(self, params: dict[str, Any], batched: Sequence[bool]) -> Loop:
-        """Return the loop that ``jax.vmap`` makes of it, and whose arguments are ``batched``."""
+        """Return the loop that ``jax.vmap`` makes of this one. ``batched`` says which arguments are batched."""
 
     @abstractmethod
     def plan(self, wanted: tuple[int, ...], *, batch: Batch, as_words: bool) -> Passes:
-        """Return how the loop runs if gradients are wanted. Raises InputError.
+        """Plan the loop for gradients of the ``wanted`` arguments, and return its passes. Raises InputError.
 
         Arguments:
             wanted: the indices of the arguments whose gradients are wanted.
-            batch: the batch that ``jax.vmap`` makes of it.
-            as_words: whether buffers may hold numbers in a form that has no derivative.
+            batch: the batch that ``jax.vmap`` makes of the loop.
+            as_words: whether buffers may store floating-point numbers as integers, which have no derivative.
         """
 
 
@@ -90,26 +90,26 @@ class Passes(ABC):
 
     loop: Loop
     wanted: tuple[int, ...]
-    #: Where ``jax.vmap`` cannot run many of them: why.
+    #: Why ``jax.vmap`` cannot batch the passes, '' if it can.
     refuses_batch: str = ""
-    #: Whether what is kept holds numbers in a form that has no derivative.
+    #: Whether buffers store floating-point numbers as integers, which have no derivative.
     holds_words: bool = False
-    #: The examples that the plan is for; None if it is for any number.
+    #: The number of examples that the plan is for; None if it suits any number.
     size: int | None = None
 
     @abstractmethod
     def run(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop without effects, as the sweep computes its results; this has a forward mode."""
+        """Run the loop without effects and with the same results as the sweep. It has a forward mode."""
 
     @abstractmethod
     def sweep(self, *arguments: Any) -> Sequence[Any]:
-        """Return the results, and after them what the backward pass needs beside the arguments."""
+        """Return the results, followed by the arrays that the backward pass needs besides the arguments."""
 
     @abstractmethod
     def go_back(self, kept: Arrays, arguments: Arrays, incoming: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of the wanted arguments.
 
-        ``incoming`` are the gradients of the results that can have one, None where there is none.
+        ``incoming`` are the gradients of the differentiable results, None for a result without a gradient.
         """
 
 
@@ -135,7 +135,7 @@ mlir.register_lowering(
 
 
 def _batch_loop(axis_data: Any, arguments: Sequence[Any], axes: Sequence[Any], *, loop: Loop) -> Any:
-    """Return the loop that JAX makes of a batch of loops: a plan for it counts the whole batch."""
+    """Run the loop that JAX makes of a batch of loops. A plan for it counts the whole batch."""
     of_results: list[Any] = []
 
     def run(*arguments: Any) -> Any:
@@ -170,7 +170,7 @@ ad.primitive_jvps[_loop] = _differentiate_loop
 
 
 def _with_zeros(results: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
-    """Return the tangents of results, given those of the results that can have one."""
+    """Return the tangents of all results, given the tangents of the differentiable ones."""
     by_index = dict(zip(differentiable(results), moved, strict=True))
     return [
         by_index[index] if index in by_index else ad.Zero(jax.typeof(result).to_tangent_aval())
@@ -199,7 +199,7 @@ def _find_transformations(values: Sequence[Any]) -> tuple[Batch, bool]:
     return Batch(math.prod(sizes.values()), tuple(batched)), is_differentiated
 
 
-# The linear operation on tangents: of what the sweep kept, arguments of the loop, tangents of some of them.
+# The linear operation on tangents. Its arguments: arrays from the sweep, the loop's arguments, and tangents.
 
 
 def _split_tangent(values: Sequence[Any], passes: Passes) -> tuple[Arrays, Arrays, Arrays]:
@@ -209,28 +209,28 @@ def _split_tangent(values: Sequence[Any], passes: Passes) -> tuple[Arrays, Array
     return kept, arguments, moved
 
 
-def _move(*values: Any, passes: Passes) -> Sequence[Any]:
+def _push_tangents(*values: Any, passes: Passes) -> Sequence[Any]:
     """Return the tangents of the results, by the forward mode of the loop."""
     _, arguments, moved = _split_tangent(values, passes)
     return _forward_mode(passes.loop.run_silently, passes.wanted)(*arguments, *moved)
 
 
 def _forward_mode(function: Callable[..., Any], indices: Sequence[int]) -> Callable[..., Sequence[Any]]:
-    """Return the function of arguments, and of tangents of some of them, that returns tangents of results."""
+    """Return a function that maps all arguments, and tangents at ``indices``, to tangents of the results."""
 
     def run(*values: Any) -> Sequence[Any]:
         arguments, moved = split(values, len(values) - len(indices))
 
-        def of_some(*some: Any) -> Any:
-            return list(function(*fill(arguments, indices, some)))
+        def partly(*varied: Any) -> Any:
+            return list(function(*fill(arguments, indices, varied)))
 
-        results, tangents = jax.jvp(of_some, pick(arguments, indices), moved)
+        results, tangents = jax.jvp(partly, pick(arguments, indices), moved)
         return pick(tangents, differentiable(results))
 
     return run
 
 
-_tangent.def_impl(lambda *values, passes: jax.jit(partial(_move, passes=passes))(*values))
+_tangent.def_impl(lambda *values, passes: jax.jit(partial(_push_tangents, passes=passes))(*values))
 _tangent.def_abstract_eval(
     lambda *values, passes: [
         kind.to_tangent_aval()
@@ -240,20 +240,20 @@ _tangent.def_abstract_eval(
         if has_gradient(kind)
     ]
 )
-mlir.register_lowering(_tangent, mlir.lower_fun(_move, multiple_results=True))
+mlir.register_lowering(_tangent, mlir.lower_fun(_push_tangents, multiple_results=True))
 
 
 def _batch_tangent(axis_data: Any, values: Sequence[Any], axes: Sequence[Any], *, passes: Passes) -> Any:
     if all(axis is None for axis in axes):
         tangents = _tangent.bind(*values, passes=passes)
         return tangents, [None] * len(tangents)
-    tangents = _vmap(axis_data, partial(_move, passes=passes), axes)(*values)
+    tangents = _vmap(axis_data, partial(_push_tangents, passes=passes), axes)(*values)
     return tangents, [0] * len(tangents)
 
 
 def _vmap(axis_data: Any, function: Callable[..., Any], axes: Sequence[Any]) -> Callable[..., Any]:
-    """Return the function that runs in the place of another one under ``jax.vmap``."""
-    # An axis that has no name is named by an object of its own.
+    """Return a function under ``jax.vmap`` with given axes, for use in a batching rule."""
+    # An axis without a name has an object in place of the name.
     name = None if type(axis_data.name) is object else axis_data.name
     spmd = {} if axis_data.spmd_name is None else {"spmd_axis_name": axis_data.spmd_name}
     return jax.vmap(function, in_axes=tuple(axes), axis_size=axis_data.size, axis_name=name, **spmd)
@@ -263,7 +263,7 @@ batching.fancy_primitive_batchers[_tangent] = _batch_tangent
 
 
 def _differentiate_tangent(values: Sequence[Any], tangents: Sequence[Any], *, passes: Passes) -> Any:
-    """Differentiate the forward mode of JAX's loop; what the sweep kept has no part in it."""
+    """Differentiate JAX's forward mode of the loop. The arrays from the sweep have no part in it."""
     kept, arguments, moved = _split_tangent(values, passes)
     given = *arguments, *moved
     of_given = tangents[len(kept) :]
@@ -281,8 +281,8 @@ def _transpose_tangent(incoming: Sequence[Any], *values: Any, passes: Passes) ->
 
     def run(*values: Any) -> Sequence[Any]:
         held, given, gradients = split(values, len(kept), len(arguments))
-        left = iter(gradients)
-        return passes.go_back(held, given, [next(left) if is_present else None for is_present in present])
+        remaining = iter(gradients)
+        return passes.go_back(held, given, [next(remaining) if is_present else None for is_present in present])
 
     gradients = [gradient for gradient, is_present in zip(incoming, present, strict=True) if is_present]
     of_wanted = _bind_pass(run, [*kept, *arguments, *gradients], passes=passes)
@@ -305,7 +305,7 @@ def _bind_pass(
 ) -> list[Any]:
     """Run a function of flat arguments as a pass.
 
-    ``forward`` computes the first results of a sweep in another way, whose forward mode has a reverse mode.
+    ``forward`` computes the first results of a sweep by JAX's own loop. Its forward mode can be transposed.
     """
     closed = jax.make_jaxpr(function)(*arguments)
     jaxpr = closed.jaxpr
@@ -371,7 +371,7 @@ def _differentiate_pass(
     given = *arguments, *pick(tangents, indices)
     moved = _bind_pass(_forward_mode(core.jaxpr_as_fun(jaxpr), indices), given, passes=passes)
     if forward is not None:
-        # The first results: by an operation that can be transposed.
+        # Take the tangents of the first results from ``forward``, which can be transposed.
         of_results = _forward_mode(forward, indices)(*given)
         moved = [*of_results, *moved[len(of_results) :]]
     return results, _with_zeros(results, moved)

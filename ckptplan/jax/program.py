@@ -1,7 +1,7 @@
-"""Runs a table of rows as one program, and counts its bytes: a loop over rows, loops over steps inside.
+"""Runs a table of rows as one program, a loop over rows with inner loops over steps, and counts its bytes.
 
-Buffers are allocated once and written in place. The first sweep is the forward pass; the rows from the
-first Backward run when gradients are asked for.
+Buffers are allocated once and written in place. The rows before the first Backward are the forward pass. The
+rows from the first Backward on run in the backward pass.
 """
 
 from __future__ import annotations
@@ -47,39 +47,39 @@ from ckptplan.jax.tapes import Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 
-#: What a caller's numbers and their alignment take.
+#: Bytes of the caller's small arrays and their alignment.
 _SMALL_BYTES = 4096
-#: Machine code is not needed to know the bytes of a program.
+#: Options that skip most of the code generation, which is not needed to count the bytes of a program.
 _QUICKLY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_parallel_codegen_split_count": "1",
 }
-#: Nor are slower writers of loops, by which only programs with small floating-point numbers need more bytes.
+#: Fusion emitters are slow, too. They change the bytes only of programs with small floating-point numbers.
 _MORE_QUICKLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False}
 _SMALL_TYPES = ("f16", "f8E")
-#: Lengths of loops that are tried as the numbers of steps to run as one.
+#: The most lengths of loops that are tried as numbers of steps per block.
 _MOST_BLOCKS = 64
 #: Takes t, a number of steps and a carry; returns the carry after these steps.
 _Body = Callable[[Any, int, Any], Any]
 
 
 class _Leaves:
-    """Leaves of states or of tapes in their buffers, at the places of a row, which is given by its number."""
+    """The leaves of states, or of tapes, in their buffers. A number selects a row of places, one per leaf."""
 
     def __init__(self, layout: Layout, buffers: Sequence[int], places: npt.NDArray[np.int32]) -> None:
         self._buffers = buffers
         self._leaves = [layout.buffers[buffer] for buffer in buffers]
-        #: None if the number of a row is the place of each leaf.
+        #: None if the place of each leaf equals the number of the row.
         self._places = jnp.asarray(places) if (np.arange(len(places)) != places.T).any() else None
 
     def read(self, buffers: Arrays, number: Any) -> Arrays:
-        """Return the leaves of a row."""
+        """Return the leaves at the places of a row."""
         pairs = zip(self._buffers, self._places_of(number), strict=True)
         return release([at(buffers[buffer], place) for buffer, place in pairs], self._leaves)
 
     def write(self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any) -> Arrays:
-        """Return the buffers with leaves in a row."""
+        """Return the buffers with leaves written at the places of a row."""
         changed = list(buffers)
         for buffer, place, leaf in zip(self._buffers, self._places_of(number), leaves, strict=True):
             changed[buffer] = put_at(changed[buffer], leaf, place)
@@ -91,7 +91,7 @@ class _Leaves:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoopProgram:
-    """A traced step with the schedule that it runs under."""
+    """A traced step with its schedule as a table of rows."""
 
     sums: GradientSums
     table: RowTable
@@ -99,7 +99,7 @@ class LoopProgram:
     reverse: bool
     #: Whether buffers hold small floating-point numbers as integers.
     as_words: bool
-    #: Whether XLA is to know how many steps inner loops have: else a GPU waits for its host before each.
+    #: Whether inner loops have constant trip counts. Without them, a GPU waits for the host before each round.
     counted: bool
 
     @property
@@ -118,19 +118,19 @@ class LoopProgram:
         return self.table.remote_slots * byte_size(self.step.state)
 
     def split(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the buffers of checkpoints and tapes, and the arrays in host memory after them."""
+        """Split buffers into those of checkpoints and tapes, and the arrays in host memory."""
         local, remote = split(buffers, len(self.table.layout.buffers))
         return local, remote
 
     def index_of(self, t: Any) -> Any:
-        """Return where the input and the output of step t are."""
+        """Return the index of the input and the output of step t."""
         return self.table.steps - 1 - t if self.reverse else t
 
 
 def make_program(
     plan: Plan | Schedule, footprint: StepFootprint, *, reverse: bool = False, as_words: bool = True
 ) -> LoopProgram:
-    """Return a step with the schedule that it runs under.
+    """Return the program of a step under a plan or a schedule.
 
     Arguments:
         plan: a plan or a schedule.
@@ -146,24 +146,24 @@ def make_program(
 
 
 def choose_block(lengths: npt.NDArray[np.int32], *, group: int = 1) -> int:
-    """Return the number of steps to run as one, a multiple of ``group``, to go round loops least often.
+    """Return the number of steps per block, a multiple of ``group``, that minimizes the rounds of loops.
 
-    A loop of n steps goes round n // block times, and n % block times for the rest, step by step. Without a
-    group, it is 1 unless that halves the rounds, since the rest is compiled apart.
+    A loop of n steps has n // block rounds of whole blocks, and n % block rounds of single steps. Without a
+    group, the block is 1 unless a larger one halves the rounds, since single steps are compiled separately.
     """
-    known, counts = np.unique(lengths, return_counts=True)
-    powers = 1 << np.arange(int(known[-1]).bit_length())
-    often = known[np.argsort(-counts, kind="stable")][:_MOST_BLOCKS]
-    blocks = np.unique(group * np.array([1, *powers, *(often // group)[often >= group]]))
-    rounds = np.array([(known // block + known % block) @ counts for block in blocks])
+    distinct, counts = np.unique(lengths, return_counts=True)
+    powers = 1 << np.arange(int(distinct[-1]).bit_length())
+    frequent = distinct[np.argsort(-counts, kind="stable")][:_MOST_BLOCKS]
+    blocks = np.unique(group * np.array([1, *powers, *(frequent // group)[frequent >= group]]))
+    rounds = np.array([(distinct // block + distinct % block) @ counts for block in blocks])
     best = int(rounds.argmin())
     return int(blocks[best]) if group > 1 or 2 * rounds[best] <= rounds[0] else 1
 
 
 def run_in_words(step: Step, constants: Arrays, state: Arrays, xs: Arrays, **options: Any) -> Arrays:
-    """Run a scan whose stacked arrays of small floating-point numbers are integers.
+    """Run a scan that stores stacked arrays of small floating-point numbers as integers.
 
-    On a CPU, a scan would convert such an array to fp32 and back in each step.
+    Otherwise, on a CPU, a scan converts such an array to fp32 and back in each step.
     """
 
     def body(state: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
@@ -179,14 +179,14 @@ def _as_words(arrays: Arrays) -> Arrays:
 
 
 class _Rows:
-    """Rows of a table that are played in a program: states move, steps run and are recorded."""
+    """Executes the rows of a table in a program: moves states, and runs and records steps."""
 
     def __init__(
         self, program: LoopProgram, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays
     ) -> None:
-        self._known = dict(zip(COLUMNS, rows.T, strict=True))
-        # Apart: reads of arrays of one shape are the same code, which is compiled once.
-        self._columns = {name: jnp.asarray(column) for name, column in self._known.items()}
+        self._numbers = dict(zip(COLUMNS, rows.T, strict=True))
+        # One array per column: reads of arrays of the same shape are the same code, which is compiled once.
+        self._columns = {name: jnp.asarray(column) for name, column in self._numbers.items()}
         self._program, self._constants, self._xs = program, constants, xs
         table = program.table
         self._states = _Leaves(table.layout, table.layout.state, table.state_places)
@@ -195,7 +195,7 @@ class _Rows:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._known[COLUMNS[0]])
+        return len(self._numbers[COLUMNS[0]])
 
     def at(self, number: Any) -> dict[str, Any]:
         """Return a row by the names of its columns."""
@@ -217,9 +217,9 @@ class _Rows:
         noted: Any = (),
         note: Callable[..., Any] = lambda _, noted, __: noted,
     ) -> tuple[Arrays, Arrays, Any]:
-        """Return the working state, the buffers and what was noted, after all of a row but its Backward.
+        """Execute a row except its Backward, and return the working state, the buffers and the noted outputs.
 
-        ``note(t, noted, outputs)`` keeps the outputs of a step.
+        ``note(t, noted, outputs)`` returns ``noted`` with the outputs of step t added.
         """
         recording = self._program.sums.recording
 
@@ -241,40 +241,40 @@ class _Rows:
         return state, buffers, noted
 
     def each(
-        self, row: dict[str, Any], what: str, body: _Body, carry: Any, *, down: bool = False, group: int = 1
+        self, row: dict[str, Any], action: str, body: _Body, carry: Any, *, down: bool = False, group: int = 1
     ) -> Any:
-        """Run a body for the steps of a row, upwards or ``down``; nothing is compiled if no row has any.
+        """Run a body for the steps of a row, upwards or ``down``. If no row has such steps, compile nothing.
 
-        ``body(t, count, carry)`` runs ``count`` steps from t on, or before t if ``down``: one, or ``group`` in
-        loops that XLA counts.
+        ``body(t, count, carry)`` runs ``count`` steps from t on, or before t if ``down``. ``count`` is 1, or
+        ``group`` in loops with a constant trip count.
         """
-        first, last = f"{what}_start", f"{what}_stop"
-        lengths = self._known[last] - self._known[first]
+        first, last = f"{action}_start", f"{action}_stop"
+        lengths = self._numbers[last] - self._numbers[first]
         if not lengths.any():
             return carry
         start, end = (row[last], row[first]) if down else (row[first], row[last])
         sign = -1 if down else 1
 
-        def run(count: int, some: Any) -> Any:
-            t, carry = some
+        def run(count: int, position: Any) -> Any:
+            t, carry = position
             return t + sign * count, body(t, count, carry)
 
-        some = start, carry
+        position = start, carry
         block = choose_block(lengths, group=group) if self._program.counted else 1
         if block > 1 and lengths.max() >= block:
             last_whole = end - lax.rem(end - start, jnp.int32(block))
-            rounds = partial(lax.fori_loop, 0, block // group, lambda _, some: run(group, some))
-            some = lax.while_loop(lambda some: some[0] != last_whole, rounds, some)
+            rounds = partial(lax.fori_loop, 0, block // group, lambda _, position: run(group, position))
+            position = lax.while_loop(lambda position: position[0] != last_whole, rounds, position)
         if block == 1 or (lengths % block).any():
-            some = lax.while_loop(lambda some: some[0] != end, partial(run, 1), some)
-        return some[1]
+            position = lax.while_loop(lambda position: position[0] != end, partial(run, 1), position)
+        return position[1]
 
     def _uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""
-        return bool((self._known[column] >= 0).any())
+        return bool((self._numbers[column] >= 0).any())
 
     def _load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the working state and the buffers; without a load, the state is carried over."""
+        """Execute the pull and the load of a row, and return the working state and the buffers."""
         states, like = self._states, self._program.step.state
         local, remote = self._program.split(buffers)
 
@@ -292,7 +292,7 @@ class _Rows:
         return state, buffers
 
     def _save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
-        """Return the buffers, with the working state in a slot."""
+        """Execute the saves and the push of a row, and return the buffers."""
         local, remote = self._program.split(buffers)
 
         def write(remote: Arrays, number: Any, read: Callable[[], Arrays]) -> Any:
@@ -309,7 +309,7 @@ class _Rows:
 
 
 def sweep(program: LoopProgram, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-    """Run the rows before the first Backward: return the final state, the outputs and the buffers."""
+    """Run the rows before the first Backward, and return the final state, the outputs and the buffers."""
     step, table, as_words = program.step, program.table, program.as_words
     rows = _Rows(program, table.forward, constants, xs)
 
@@ -335,26 +335,26 @@ def go_back(
     buffers: Arrays,
     gradients: tuple[Arrays, Arrays | None],
 ) -> tuple[Arrays, Arrays, Arrays]:
-    """Run the rows from the first Backward: return gradients of constants, the initial state and inputs.
+    """Run the rows from the first Backward on; return gradients of constants, the initial state and inputs.
 
-    ``gradients`` are those of the final state and of the outputs, None if no output has one.
+    ``gradients`` are the gradients of the final state and of the outputs, None if no output has a gradient.
     """
     step, table, wanted = program.step, program.table, program.wanted
     final, stacked = gradients
     rows = _Rows(program, table.backward, constants, xs)
-    seen = pick(step.inputs, wanted.inputs)
-    none = make_zeros([leaf.to_ct_aval() for leaf in pick(step.outputs, differentiable(step.outputs))])
+    wanted_inputs = pick(step.inputs, wanted.inputs)
+    zeros = make_zeros([leaf.to_ct_aval() for leaf in pick(step.outputs, differentiable(step.outputs))])
 
     def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         index = program.index_of(t)
-        incoming = gradient, none if stacked is None else take_given(stacked, index)
+        incoming = gradient, zeros if stacked is None else take_given(stacked, index)
         given = constants, rows.read_tape(buffers, t), rows.take_input(t), incoming
         totals, gradient, of_input = program.sums.reverse(totals, given, slot)
         return gradient, totals, put(of_inputs, of_input, index)
 
     def reverse(buffers: Arrays, stop: Any, count: int, carry: Any) -> Any:
-        """Reverse as many steps before ``stop``."""
+        """Reverse ``count`` steps before ``stop``."""
         if program.counted:
             run = partial(reverse_one, buffers)
             carry = lax.fori_loop(0, count, lambda slot, some: run(stop - 1 - slot, slot, some), carry)
@@ -373,16 +373,16 @@ def go_back(
         back, group = partial(reverse, buffers), program.sums.steps_per_matmul
         return state, buffers, rows.each(row, "reverse", back, derivatives, down=True, group=group)
 
-    room = make_room([leaf.to_ct_aval() for leaf in seen], table.steps, as_words=program.as_words)
+    room = make_room([leaf.to_ct_aval() for leaf in wanted_inputs], table.steps, as_words=program.as_words)
     carry = make_zeros(step.state), buffers, (final, program.sums.start(as_words=program.as_words), room)
     *_, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
-    return program.sums.finish(totals), gradient, release(of_inputs, seen)
+    return program.sums.finish(totals), gradient, release(of_inputs, wanted_inputs)
 
 
 def count_bytes(program: LoopProgram, *, batch: Batch) -> int:
-    """Return the bytes that a program takes: temporary arrays and results.
+    """Compile a program and return its bytes: temporary arrays and results.
 
-    What the caller's loss holds of the outputs is not known: it is that of the mean of their squares.
+    The caller's loss is not known. The mean square of the outputs stands in for it.
     """
     step, steps = program.step, program.table.steps
     given = (
@@ -390,24 +390,24 @@ def count_bytes(program: LoopProgram, *, batch: Batch) -> int:
         *(argument_of(leaf, steps) for leaf in step.inputs),
     )
     lowered = jax.jit(batch.spread(partial(_run_both_passes, program))).lower(*batch.enlarge(given))
-    # A first state that is a constant of the program is copied; here it is an argument.
+    # The caller's initial state may be a constant, which is copied. Here it is an argument, so add its bytes.
     bytes_beside = batch.size * byte_size(step.state) + _SMALL_BYTES
     options: dict[str, str | bool] = {}
     if jax.default_backend() == "cpu":
         has_small = any(kind in lowered.as_text() for kind in _SMALL_TYPES)
         options = _QUICKLY if has_small else _MORE_QUICKLY
-        # There, arrays in host memory are temporary arrays.
+        # On a CPU, arrays in host memory are among the temporary arrays.
         bytes_beside -= program.host_bytes
     memory: Any = lowered.compile(compiler_options=options).memory_analysis()
     return int(memory.temp_size_in_bytes + memory.output_size_in_bytes + bytes_beside)
 
 
 def _run_both_passes(program: LoopProgram, *given: Any) -> Any:
-    """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
+    """Return a loss, the mean square of all results in at least fp32, and the gradients."""
     step = program.step
     constants, state, xs = step.split_given(given)
-    after, outputs, kept = sweep(program, constants, state, xs)
-    results = tuple(pick(leaves, differentiable(leaves)) for leaves in (after, outputs))
+    final_state, outputs, kept = sweep(program, constants, state, xs)
+    results = tuple(pick(leaves, differentiable(leaves)) for leaves in (final_state, outputs))
 
     def loss(*results: Arrays) -> Any:
         leaves = (jnp.abs(leaf) for result in results for leaf in result if leaf.size)

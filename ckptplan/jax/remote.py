@@ -1,6 +1,6 @@
 """Remote checkpoints of a program: arrays in the host memory of the device.
 
-The arrays pass through the loops of a program, and from the forward to the backward pass.
+The loops of a program carry these arrays, and the forward pass hands them to the backward pass.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def open_states(state: Sequence[Any], room: int) -> Arrays:
 
 
 def write_state(states: Arrays, state: Sequence[Any], number: Any) -> Arrays:
-    """Return the arrays with a state stored under a number."""
+    """Return the arrays with a state written at a number."""
     return put(states, [_move(leaf, jax.memory.Space.Host) for leaf in state], number)
 
 
 def read_state(states: Arrays, number: Any, like: Sequence[Any]) -> Arrays:
-    """Return the state of a number, whose leaves are like these."""
+    """Return the state at a number. Its leaves have the types of ``like``."""
     return release([_move(leaf, jax.memory.Space.Device) for leaf in take(states, number)], like)
 
 
@@ -38,7 +38,7 @@ def _move(leaf: Any, space: Any) -> Any:
 
 @cache
 def rehearse_host(backend: str) -> None:
-    """Move numbers to host memory and back in loops within loops. Raises InputError if they change."""
+    """Test whether nested loops can move arrays to host memory and back unchanged. Raises InputError if not."""
     count = 3
     sent = np.random.default_rng(0).random((count, 16), np.float32)
 

@@ -14,7 +14,7 @@ from ckptplan.errors import InputError
 from ckptplan.jax.jaxprs import evaluate, inline_calls, walk
 from ckptplan.jax.leaves import Arrays, describe, split
 
-#: Operations that a loop under a plan cannot carry: what calls them, and what is accepted.
+#: Operations that a loop under a plan does not support: the call in words, and what is accepted.
 _UNSUPPORTED = {
     "check": ("calls checkify.check", "a check of outputs after the call, or jax.lax.scan"),
     "new_ref": ("makes a jax.Ref", "arrays that are replaced, as by x.at[0].set(y)"),
@@ -24,12 +24,12 @@ _UNSUPPORTED = {
 class Step:
     """A step: constants, state and input -> next state and outputs.
 
-    Constants are what the step closes over. All leaves are abstract values.
+    Constants are the arrays that the step closes over. All leaves are abstract values.
     """
 
     def __init__(self, closed: core.ClosedJaxpr, *, constants: int, states: int) -> None:
-        """Take the body of a loop of JAX, and how many of its arguments are constants and states."""
-        #: The operations, whose first arguments are arrays that the body holds itself.
+        """Take the body of a JAX loop, and the numbers of its arguments that are constants and states."""
+        #: The operations. Their first arguments are the arrays that the body contains.
         self.jaxpr, self._held = inline_calls(closed)
         self._counts = constants, states
         self.constants, self.state, self.inputs = self.split_given(describe(closed.in_avals))
@@ -38,11 +38,11 @@ class Step:
     def run(self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any]) -> tuple[Arrays, Arrays]:
         """Return the next state and the outputs of a step."""
         results = evaluate(self.jaxpr, (*self._held, *constants, *state, *x))
-        after, outputs = split(results, len(self.state))
-        return after, outputs
+        next_state, outputs = split(results, len(self.state))
+        return next_state, outputs
 
     def split_given(self, leaves: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
-        """Return constants, state and inputs."""
+        """Split flat leaves into constants, state and inputs."""
         constants, state, inputs = split(leaves, *self._counts)
         return constants, state, inputs
 
@@ -58,7 +58,7 @@ class Step:
         return self.jaxpr.invars[: len(self._held) + len(self.constants)]
 
     def check_shapes(self) -> None:
-        """Raise InputError if sizes are not known, as sizes of ``jax.export.symbolic_shape`` are not."""
+        """Raise InputError if a size is not known, as in ``jax.export.symbolic_shape``."""
         for leaf in (*self.constants, *self.state, *self.inputs, *self.outputs):
             if any(map(jax.export.is_symbolic_dim, leaf.shape)):
                 raise InputError(
@@ -69,7 +69,7 @@ class Step:
 
 
 def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
-    """Raise InputError if a step uses what may differ when the step runs again.
+    """Raise InputError if a step may give other results when it is recomputed.
 
     A step may not use mutable arrays, results of callbacks with effects, or ``checkify.check``.
     """

@@ -1,9 +1,9 @@
-"""Sums of the gradients of constants over steps: products of several steps are formed at once.
+"""Adds up the gradients of constants over steps, and forms the products of several steps at once.
 
-The gradient of a weight is a sum of products over steps. With the factors of K steps side by side, one product
-has K times the rows, A_1^T B_1 + ... + A_K^T B_K = [A_1; ...; A_K]^T [B_1; ...; B_K], and the sum is read and
-written once instead of K times. What follows a product and is linear, as a transposition or a sum over devices,
-is applied to the sum at the end.
+The gradient of a weight is a sum of products over steps. If the factors of K steps are stacked, one product has
+K times the rows, A_1^T B_1 + ... + A_K^T B_K = [A_1; ...; A_K]^T [B_1; ...; B_K], and the sum is read and
+written once instead of K times. Linear operations after a product, such as a transposition or a sum over
+devices, are applied to the sum at the end.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from ckptplan.jax.leaves import (
 from ckptplan.jax.tapes import Recording
 from ckptplan.jax.work import estimate_hoisted_bytes, variable_bytes
 
-#: Linear operations of one argument, which sums may pass through.
+#: Linear operations of one argument, which may be applied to a sum instead of to each term.
 _LINEAR = frozenset(("transpose", "reshape", "squeeze", "neg", "psum", "psum_invariant"))
-#: The steps whose products are formed at once, where memory allows it.
+#: The number of steps whose products are formed at once if memory allows it.
 STEPS_PER_MATMUL = 8
-#: A variable, and the order of its axes in which it is kept.
+#: A variable, and the order of axes in which it is stored.
 _Factor = tuple[Any, tuple[int, ...]]
-#: Totals before their linear ends, and the factors of a group of steps.
+#: Totals before their final linear operations, and the stored factors of a group of steps.
 Sums = tuple[Arrays, Arrays]
 
 
 class _Product(NamedTuple):
-    """A product whose factors are kept: the number of its sum, and the numbers of its factors."""
+    """A product whose factors are stored: the index of its sum, and the indices of its factors."""
 
     total: int
     left: int
@@ -56,23 +56,23 @@ class _Product(NamedTuple):
 
 
 class GradientSums:
-    """How the gradients of constants are added up while steps are reversed, from the last to the first.
+    """Adds up the gradients of constants while steps are reversed, from the last step to the first.
 
-    Products of ``steps_per_matmul`` steps are formed at once: in ``join``, of steps that the caller counts, or
-    in ``join_at``. There a group ends at a multiple of its length, and the last one at step 0; the first group
-    of a sequence may have zeros in place of steps.
+    The products of ``steps_per_matmul`` steps are formed at once. ``join`` forms the products of ``count``
+    steps. ``join_at`` forms them whenever a step with slot 0 is reversed. Its slot is the step modulo the
+    length of a group, and the first group to be reversed may have zeros in place of missing steps.
     """
 
     steps_per_matmul = 1
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        jaxpr, traced = _turn_products(recording.reverse), recording.traced
+        jaxpr, traced = _absorb_transposes(recording.reverse), recording.traced
         self._held = traced.values
         count, fixed = len(traced.wanted.constants), len(traced.fixed)
         made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
-        inner = [_pass_linear(variable, made) for variable in jaxpr.outvars[:count]]
-        #: What follows the sums; None if they are the gradients. A gradient of zero is a literal.
+        inner = [_skip_linear(variable, made) for variable in jaxpr.outvars[:count]]
+        #: The operations after each sum; None if the sum is the gradient. A gradient of zero is a literal.
         self._ends = [
             None if outer is variable else slice_jaxpr(jaxpr, [outer], [variable], effects=False)
             for outer, variable in zip(jaxpr.outvars[:count], inner, strict=True)
@@ -82,15 +82,15 @@ class GradientSums:
         self._shardings = [variable.aval.sharding for variable in inner]
         jaxpr, self._inner = _leave_unreduced(jaxpr, inner)
         made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
-        #: The factors that are kept, with their places.
+        #: The stored factors, with their indices.
         kept: dict[_Factor, int] = {}
         self._products = [
             _Product(index, kept.setdefault(left, len(kept)), kept.setdefault(right, len(kept)), made[variable])
             for index, variable in enumerate(inner)
-            for left, right in _factors(variable, made, known)
+            for left, right in _find_factors(variable, made, known)
         ]
-        waiting = {product.total for product in self._products}
-        self._added = [index for index in range(count) if index not in waiting]
+        grouped = {product.total for product in self._products}
+        self._added = [index for index in range(count) if index not in grouped]
         self._orders = [order for _, order in kept]
         self._kept = tuple(
             describe(jax.make_jaxpr(partial(lax.transpose, permutation=order))(factor.aval).out_avals)[0]
@@ -110,7 +110,7 @@ class GradientSums:
 
     @property
     def products(self) -> tuple[Any, ...]:
-        """The operations that are formed for several steps at once."""
+        """The product operations that may be formed for several steps at once."""
         return tuple(product.equation for product in self._products)
 
     @property
@@ -120,37 +120,37 @@ class GradientSums:
 
     @property
     def added_bytes(self) -> int:
-        """The bytes of what each step adds to sums."""
+        """The bytes of the arrays that each step adds to sums."""
         return byte_size([self._inner[index] for index in self._added])
 
     def start(self, *, as_words: bool = True) -> Sums:
-        """Return sums of nothing, with room for factors (``make_room``)."""
+        """Return sums of zero, with room for factors (``make_room``)."""
         if self.steps_per_matmul == 1:
             return make_zeros(self._inner), ()
         return make_zeros(self._inner), make_room(self._kept, self.steps_per_matmul, as_words=as_words)
 
     def reverse(self, sums: Sums, arguments: tuple[Any, ...], slot: Any) -> tuple[Sums, Arrays, Arrays]:
-        """Reverse a step: return the sums that follow, and the gradients of the state and of the input.
+        """Reverse a step, and return the new sums, and the gradients of the state and of the input.
 
         Arguments:
-            sums: those before; the factors of a step of a group are put into them, for ``join``.
-            arguments: trees of those of ``Recording.reverse``.
-            slot: which of the steps of its group this is.
+            sums: the sums so far. In a group of steps, the factors of the step are stored in them for ``join``.
+            arguments: the arguments of ``Recording.reverse`` as trees.
+            slot: the index of the step in its group.
         """
         results = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
         added, factors, gradients = split(results, len(self._added), len(self._kept))
         totals, kept = list(sums[0]), sums[1]
         for index, gradient in zip(self._added, added, strict=True):
             totals[index] = totals[index] + gradient
-        turned = [lax.transpose(factor, order) for factor, order in zip(factors, self._orders, strict=True)]
+        transposed = [lax.transpose(factor, order) for factor, order in zip(factors, self._orders, strict=True)]
         if self.steps_per_matmul > 1:
-            kept = put(kept, turned, slot)
+            kept = put(kept, transposed, slot)
         else:
-            totals = list(self._form(tuple(totals), [lax.expand_dims(factor, (0,)) for factor in turned]))
+            totals = list(self._form(tuple(totals), [lax.expand_dims(factor, (0,)) for factor in transposed]))
         return (tuple(totals), kept), gradients[: self._moved], gradients[self._moved :]
 
     def join_at(self, sums: Sums, slot: Any) -> Sums:
-        """Add the products of a group, whose last step is in slot 0, if this is that."""
+        """If ``slot`` is 0, which is the last slot of a group, add the products of the group."""
         joined: Sums = run_if(slot == 0, self._form_group, sums) if self.steps_per_matmul > 1 else sums
         return joined
 
@@ -170,15 +170,15 @@ class GradientSums:
         return tuple(total if end is None else evaluate(end, (total,))[0] for end, total in ends)
 
     def _form_group(self, sums: Sums) -> Sums:
-        """Add the products of a whole group, after which its factors are of no use.
+        """Add the products of a whole group. Its factors are not used afterwards.
 
-        Compilers form what does not change in a loop before it, whether or not the loop has a round: behind a
-        barrier, a factor is like the totals of its products, which change.
+        Compilers compute loop invariants before a loop, even if the loop has no round. A barrier ties each
+        factor to the totals of its products, which change in the loop, and so keeps the products inside.
         """
         totals, kept = sums
         behind = []
         for index, leaf in enumerate(kept):
-            # Of these alone: on a mesh, each varies along axes of its own.
+            # Only the totals of its own products, since on a mesh other totals may vary along other axes.
             others = (
                 totals[product.total] for product in self._products if index in {product.left, product.right}
             )
@@ -186,7 +186,7 @@ class GradientSums:
         return self._form(totals, behind), kept
 
     def _form(self, totals: Arrays, kept: Sequence[jax.Array]) -> Arrays:
-        """Add the products of a group of steps, whose factors are side by side."""
+        """Add the products of a group of steps, whose factors are stacked."""
         changed = list(totals)
         kept = release(kept, self._kept)
         for product in self._products:
@@ -196,11 +196,11 @@ class GradientSums:
 
 
 def form_product(equation: Any, left: Any, right: Any) -> jax.Array:
-    """Return the sum of a product over the first axis of its factors, which are in the order of ``_order``."""
+    """Form a product of stacked factors, summed over the stack. Their axes are in the order of ``_order``."""
     (of_left, _), _ = equation.params["dimension_numbers"]
     count, sharding = 1 + len(of_left), equation.params.get("out_sharding")
     if sharding is None:
-        # One axis of rows: the compiler would copy factors with two. Axes of a mesh cannot be merged.
+        # Merge the axes of rows, since the compiler would copy factors with two. Mesh axes cannot be merged.
         left, right = (_merge_axes(factor, count) for factor in (left, right))
         count = 1
     axes = tuple(range(count))
@@ -220,23 +220,23 @@ def _merge_axes(array: Any, count: int) -> Any:
 
 
 def _order(axes: int, contracted: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of axes in which a factor is kept: those that are summed over first."""
+    """Return the order of axes in which a factor is stored: the contracted axes come first."""
     return (*contracted, *(axis for axis in range(axes) if axis not in contracted))
 
 
-def _turn_products(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    """Return a jaxpr in which factors change places where their product, as that of a weight, is transposed."""
-    made: dict[Any, Any] = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.outvars}
+def _absorb_transposes(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """Replace each transposed product, as in a weight's gradient, by the product of the swapped factors."""
+    makers: dict[Any, Any] = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.outvars}
 
     def turn(equation: Any) -> Any:
         given = equation.invars[0] if equation.primitive.name == "transpose" else None
-        product = None if isinstance(given, core.Literal) else made.get(given)
+        product = None if isinstance(given, core.Literal) else makers.get(given)
         if product is None or product.primitive.name != "dot_general":
             return equation
         (left, right), params = product.invars, product.params
         (of_left, of_right), batch = params["dimension_numbers"]
         axes, moved = product.outvars[0].aval.ndim, left.aval.ndim - len(of_left)
-        # Of a precision or a sharding, each factor may have its own: such a product is left alone.
+        # Factors may have different precisions or shardings. Leave such products alone.
         plain = params["precision"] is None and params.get("out_sharding") is None and not any(batch)
         if not plain or equation.params["permutation"] != (*range(moved, axes), *range(moved)):
             return equation
@@ -248,7 +248,7 @@ def _turn_products(jaxpr: core.Jaxpr) -> core.Jaxpr:
 
 
 def _leave_unreduced(jaxpr: core.Jaxpr, sums: Sequence[Any]) -> tuple[core.Jaxpr, Arrays]:
-    """Return a jaxpr whose sums over explicit axes of a mesh stay apart on devices, and the types of the sums.
+    """Return a jaxpr whose sums over explicit mesh axes stay unreduced on devices, and the types of the sums.
 
     Otherwise devices would communicate in each step.
     """
@@ -286,10 +286,10 @@ def _find_summed_axes(equation: Any) -> frozenset[str]:
     )
 
 
-def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
-    """Return the variable that linear operations of one argument make another one of."""
-    while not isinstance(variable, core.Literal) and variable in made:
-        equation = made[variable]
+def _skip_linear(variable: Any, makers: dict[Any, Any]) -> Any:
+    """Return the variable from which only linear operations of one argument lead to ``variable``."""
+    while not isinstance(variable, core.Literal) and variable in makers:
+        equation = makers[variable]
         is_linear = equation.primitive.name in _LINEAR or _keeps_size(equation)
         if not is_linear or len(equation.outvars) != 1:
             break
@@ -305,14 +305,14 @@ def _keeps_size(equation: Any) -> bool:
     return equation.primitive.name == "reduce_sum" and min(sizes) == max(sizes)
 
 
-def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> list[tuple[_Factor, _Factor]]:
-    """Return the factors of which a variable is the product, if they are arrays of a step, in no batch.
+def _find_factors(variable: Any, makers: dict[Any, Any], known: set[Any]) -> list[tuple[_Factor, _Factor]]:
+    """Return the factors of a variable that is an unbatched product of arrays of a step, [] if it is not.
 
-    Compilers add a product of single rows to a sum as they form it, which is quicker than a group of them.
+    Products of single rows are left out: compilers add them to a sum directly, which is quicker than a group.
     """
-    if isinstance(variable, core.Literal) or variable not in made:
+    if isinstance(variable, core.Literal) or variable not in makers:
         return []
-    equation = made[variable]
+    equation = makers[variable]
     if equation.primitive.name != "dot_general":
         return []
     left, right = equation.invars
@@ -320,7 +320,7 @@ def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> list[tuple
         return []
     contracted, (batch, _) = equation.params["dimension_numbers"]
     rows = math.prod(left.aval.shape[axis] for axis in contracted[0])
-    # Those of one group vary over the same devices.
+    # The factors of a group must vary over the same devices.
     apart = varying_axes(left.aval) != varying_axes(right.aval)
     if rows == 1 or batch or apart or not left.aval.size * right.aval.size:
         return []

@@ -1,12 +1,12 @@
 """Turns a schedule into a table of rows, so that one loop over the rows executes any schedule.
 
-A row does, in this order: pull a remote state into a slot, load, advance, save, push a slot to remote memory,
-record, reverse. What a row leaves out costs next to nothing. Slots and tapes get their places here, so that
-the program only indexes arrays.
+A row has these actions, in this order: pull a remote state into a slot, load, advance, save, push a slot to
+remote memory, record, reverse. Actions that a row omits cost hardly any time. Slots and tapes get their places
+in the buffers here, so that the program only indexes arrays.
 
-Separate buffers, one for each leaf, need no table of places, and take the most checkpoints and the most tapes
-that a schedule ever holds. Few schedules hold both at one time. With shared buffers, one for all leaves of a
-shape and type, a place that a checkpoint leaves can hold a part of a tape.
+Separate buffers, one for each leaf, need no table of places. They have room for the most checkpoints and the
+most tapes of a schedule, though few schedules hold both at the same time. With shared buffers, one for all
+leaves of a shape and type, a tape can use the place of a freed checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
-#: The columns of a row, in the order of its work; -1 stands for no slot, and for no steps.
+#: The columns of a row, in the order of its actions. -1 stands for no slot, and for no steps.
 COLUMNS = (
     "pull_from",
     "pull_to",
@@ -43,7 +43,7 @@ COLUMNS = (
     "reverse_stop",
 )
 _PLACES = {name: place for place, name in enumerate(COLUMNS)}
-#: The stages of a row; an action whose stage is not after the last one begins a new row.
+#: The stages of a row. An action begins a new row unless its stage is after the stage of the previous action.
 _PULL, _LOAD, _ADVANCE, _SAVE, _PUSH, _RECORD, _REVERSE = range(7)
 
 Numbers = npt.NDArray[np.int32]
@@ -51,22 +51,22 @@ Numbers = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The buffers of a program, and the one that each leaf of a state and of a tape lies in."""
+    """The buffers of a program, and the index of the buffer for each leaf of a state and of a tape."""
 
-    #: The leaf that each buffer has room for a number of.
+    #: The type of leaf in each buffer.
     buffers: Arrays
     state: tuple[int, ...]
     tape: tuple[int, ...]
 
     @classmethod
     def separate(cls, state: Arrays, tape: Arrays) -> Layout:
-        """Return a buffer for each leaf."""
+        """Return the layout with a buffer for each leaf."""
         numbers = tuple(range(len(state) + len(tape)))
         return cls(buffers=(*state, *tape), state=numbers[: len(state)], tape=numbers[len(state) :])
 
     @classmethod
     def shared(cls, state: Arrays, tape: Arrays) -> Layout:
-        """Return a buffer for each shape and type."""
+        """Return the layout with a buffer for each shape and type."""
         kinds = tuple(dict.fromkeys((*state, *tape)))
         of_state, of_tape = (tuple(map(kinds.index, leaves)) for leaves in (state, tape))
         return cls(buffers=kinds, state=of_state, tape=of_tape)
@@ -74,7 +74,7 @@ class Layout:
 
 @dataclass
 class Pool:
-    """Numbers of places: the last that became free is used first."""
+    """The places in a buffer. The place that was freed last is reused first."""
 
     free: list[int] = field(default_factory=list)
     count: int = 0
@@ -92,7 +92,7 @@ class Pool:
 
 
 class PlaceRows:
-    """Rows of places, one in each of some pools; equal rows have one number."""
+    """Rows of places, one place from each pool. Equal rows have the same number."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._pools = pools
@@ -119,15 +119,15 @@ class PlaceRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTable:
-    """A schedule as two tables of rows: up to the first Backward, and from it."""
+    """A schedule as two tables of rows: before the first Backward, and from it on."""
 
     steps: int
     forward: Numbers
     backward: Numbers
     layout: Layout
-    #: The leaves that each buffer has room for.
+    #: The number of leaves that each buffer has room for.
     rooms: tuple[int, ...]
-    #: The places of the leaves of a slot and of a tape, a row for each; and the tape of each step.
+    #: The places of the leaves of each slot, and of each tape; and the number of the tape of each step.
     state_places: Numbers
     tape_places: Numbers
     tape_of: Numbers
@@ -144,7 +144,7 @@ class RowTable:
 
 @lru_cache(maxsize=4)
 def tabulate(plan: ById, state: Arrays, tape: Arrays) -> RowTable:
-    """Return the table of a plan or a schedule."""
+    """Return the table of rows of a plan or a schedule, from a cache if possible."""
     schedule = schedule_of(plan.value) if isinstance(plan.value, Plan) else plan.value
     return make_table(schedule, steps=plan.value.steps, state=state, tape=tape)
 
@@ -154,7 +154,7 @@ def make_table(schedule: Iterable[Action], *, steps: int, state: Arrays, tape: A
 
     Buffers are separate, or shared if that saves memory.
     """
-    # Leaves in separate buffers have the same places: those of a single one with all of the bytes.
+    # In separate buffers, all leaves have equal places. So write the table for a single leaf with all bytes.
     whole = [(jax.ShapeDtypeStruct((byte_size(leaves),), np.uint8),) for leaves in (state, tape)]
     table = _write(schedule, steps=steps, layout=Layout.separate(*whole))
     if table.buffer_bytes > table.held_bytes:
@@ -174,7 +174,7 @@ def _write(actions: Iterable[Action], *, steps: int, layout: Layout) -> RowTable
 
 
 class _Writer:
-    """Writes rows, action by action."""
+    """Writes the rows of a schedule, action by action."""
 
     def __init__(self, *, steps: int, layout: Layout) -> None:
         self.steps = steps

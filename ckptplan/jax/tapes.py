@@ -1,13 +1,13 @@
-"""Tapes of a step: what its backward needs, kept in one of three ways.
+"""Tapes of a step: the arrays that its backward needs, of one of three kinds.
 
-``residuals`` keeps what JAX's reverse mode keeps of a step, less what depends on constants and inputs only.
-``products`` keeps the fewest bytes that spare every matrix product of the step, and computes the rest again.
-``states`` keeps the state alone, and runs the step again before it is reversed.
+``residuals`` keeps the residuals of JAX's reverse mode, except those that depend on constants and inputs only.
+``products`` keeps the fewest bytes with which no matrix product of the step is recomputed.
+``states`` keeps only the state, and recomputes the whole step before it is reversed.
 
-A step and its backward are traced once, one after the other. A kind of tape is a cut through both: what is
-before it is recorded, and what is not kept runs again in reverse. That of the products has the fewest bytes:
-every path from what must not run again (the state, and the results of costly operations) to a residual has to
-pass something that is kept. The fewest such bytes are a minimum cut of the operations of the step, as in the
+A step and its backward are traced once, one after the other. A kind of tape is a cut through the operations:
+variables on the cut are kept, and the operations between the cut and the residuals are recomputed in the
+backward. For ``products``, every path from the state, or from the result of a costly operation, to a residual
+has to pass a kept variable. The fewest such bytes are a minimum cut of the operations of the step, as in the
 partitioner of Chen et al. 2016 and of PyTorch's compiler.
 """
 
@@ -32,22 +32,22 @@ from ckptplan.jax.work import OperationKind, kind_of, variable_bytes
 
 Tape = Literal["residuals", "products", "states"]
 TAPES: tuple[Tape, ...] = get_args(Tape)
-#: Operations that run others.
+#: Operations that call other operations, and are as cheap as these.
 _CALLS = frozenset(("checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
-#: Capacities are 32-bit integers: those of all variables together, and one that no cut takes.
+#: Capacities are 32-bit integers: the limit on all variables together, and the capacity that no cut contains.
 _ALL, _NEVER = 2**29, 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The indices of the constants and inputs whose gradients are wanted; a state always has its gradient."""
+    """The indices of the constants and inputs whose gradients are wanted. A state always has a gradient."""
 
     constants: tuple[int, ...]
     inputs: tuple[int, ...]
 
     @classmethod
     def among(cls, step: Step, arguments: Iterable[int]) -> Wanted:
-        """Return the gradients that are wanted of flat arguments: constants, state, inputs."""
+        """Convert indices of flat arguments (constants, state, inputs) whose gradients are wanted."""
         constants, state = len(step.constants), len(step.state)
         chosen = tuple(arguments)
         return cls(
@@ -57,7 +57,7 @@ class Wanted:
 
 
 def find_wanted(step: Step, *, inputs: tuple[int, ...] = ()) -> Wanted:
-    """Return the gradients that may be wanted: those of all constants that JAX allows.
+    """Return the gradients of all constants that JAX can differentiate, and of the given ``inputs``.
 
     JAX refuses the gradient of an array that a function with a ``jax.custom_vjp`` closes over.
     """
@@ -72,7 +72,7 @@ def _is_allowed(step: Step, indices: tuple[int, ...]) -> bool:
     try:
         TracedGradient(step, Wanted(constants=indices, inputs=()))
     except Exception as error:
-        # The type of this error is not public.
+        # The type of this error is not public, so check its text.
         if "with respect to a closed-over value" not in str(error):
             raise
         return False
@@ -87,7 +87,7 @@ def check_tape(tape: object) -> None:
         )
 
 
-#: Passes on the gradients that come in. What is traced after it is the backward pass of a step.
+#: An identity on the incoming gradients. The operations traced after it are the backward pass of a step.
 _boundary = core.Primitive("forward_backward_boundary")
 _boundary.multiple_results = True
 _boundary.def_abstract_eval(lambda *kinds: kinds)
@@ -101,42 +101,42 @@ class TracedGradient:
         moving, outputs = differentiable(step.state), differentiable(step.outputs)
 
         def run(constants: Arrays, state: Arrays, x: Arrays, incoming: Any) -> Any:
-            def of_moved(some: Arrays, moved: Arrays, seen: Arrays) -> tuple[Any, Any]:
-                filled = fill(constants, wanted.constants, some), fill(state, moving, moved)
-                after, stacked = step.run(*filled, fill(x, wanted.inputs, seen))
+            def forward(weights: Arrays, moved: Arrays, inputs: Arrays) -> tuple[Any, Any]:
+                filled = fill(constants, wanted.constants, weights), fill(state, moving, moved)
+                after, stacked = step.run(*filled, fill(x, wanted.inputs, inputs))
                 return (pick(after, moving), pick(stacked, outputs)), (*after, *stacked)
 
             given = pick(constants, wanted.constants), pick(state, moving), pick(x, wanted.inputs)
-            _, backward, whole = jax.vjp(of_moved, *given, has_aux=True)
+            _, backward, results = jax.vjp(forward, *given, has_aux=True)
             leaves, tree = jax.tree.flatten(incoming)
-            return whole, backward(jax.tree.unflatten(tree, _boundary.bind(*leaves) if leaves else leaves))
+            return results, backward(jax.tree.unflatten(tree, _boundary.bind(*leaves) if leaves else leaves))
 
         incoming = tuple(
             tuple(leaf.to_ct_aval() for leaf in pick(leaves, indices))
             for leaves, indices in ((step.state, moving), (step.outputs, outputs))
         )
         closed = jax.make_jaxpr(run)(step.constants, step.state, step.inputs, incoming)
-        # A custom derivative may call back where the step itself does not.
+        # A custom derivative may have callbacks that the step itself does not have.
         check_repeatable(closed)
-        #: The operations, and arrays that the derivatives hold.
+        #: The operations, and the arrays that the derivatives contain.
         jaxpr, self.values = inline_calls(closed)
         turn = next(
             (number for number, equation in enumerate(jaxpr.eqns) if equation.primitive is _boundary),
             len(jaxpr.eqns),
         )
         self.incoming = jaxpr.eqns[turn].outvars if turn < len(jaxpr.eqns) else []
-        #: The variables of these arrays and of what the step is given.
+        #: The variables of these arrays and of the arguments of the step.
         self.given = jaxpr.invars[: len(jaxpr.invars) - len(self.incoming)]
-        #: Those of the former and of constants; of the state; and of inputs.
+        #: The variables of these arrays and constants, of the state, and of the inputs.
         counts = len(self.values) + len(step.constants), len(step.state)
         self.fixed, self.state, self.inputs = split(self.given, *counts)
-        kept = len(step.state) + len(step.outputs)
-        self.results, gradients = jaxpr.outvars[:kept], jaxpr.outvars[kept:]
+        count = len(step.state) + len(step.outputs)
+        self.results, gradients = jaxpr.outvars[:count], jaxpr.outvars[count:]
         #: The operations of the backward pass, and the variables of the step that they use.
         self.after = jaxpr.eqns[turn + 1 :]
-        made = {variable for equation in self.after for variable in equation.outvars} | set(self.incoming)
+        after_vars = {variable for equation in self.after for variable in equation.outvars} | set(self.incoming)
         used = (atom for equation in self.after for atom in equation.invars)
-        self.residuals = [variable for variable in variables((*used, *gradients)) if variable not in made]
+        self.residuals = [variable for variable in variables((*used, *gradients)) if variable not in after_vars]
         spaces = {getattr(variable.aval, "memory_space", None) for variable in self.residuals}
         if jax.memory.Space.Host in spaces:
             raise InputError(
@@ -148,14 +148,14 @@ class TracedGradient:
         self.before = jaxpr.replace(
             invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]
         )
-        #: The results of a step, by the rules of functions with a ``jax.custom_vjp``, without effects.
+        #: A step without effects. Functions with a ``jax.custom_vjp`` run by their forward rules.
         self.silent = slice_jaxpr(self.before, self.results, self.given, effects=False)
         self.whole = self.before.replace(
             invars=(*self.given, *self.incoming), outvars=gradients, eqns=(*self.before.eqns, *self.after)
         )
 
     def run(self, constants: Arrays, state: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the next state and the outputs of a step, as recording the step computes them."""
+        """Return the next state and the outputs of a step, computed as in its recording."""
         if not self.step.has_reverse_rules:
             return self.step.run(constants, state, x)
         jaxpr = slice_jaxpr(self.before, self.results, self.given, effects=True)
@@ -164,9 +164,9 @@ class TracedGradient:
 
 
 class Recording:
-    """How a step is recorded and reversed with one kind of tape.
+    """Records and reverses a step with one kind of tape.
 
-    What depends on constants only is computed in each step, and so by compilers once, before the loop.
+    Values that depend on constants only are computed in each step. Compilers hoist them out of the loop.
     """
 
     def __init__(self, traced: TracedGradient, kind: Tape) -> None:
@@ -179,12 +179,12 @@ class Recording:
         elif kind == "states":
             tape = list(state)
         given = (*traced.fixed, *tape, *inputs)
-        again = slice_jaxpr(before, traced.residuals, given, effects=False)
-        #: Of constants, a tape, an input and incoming gradients: the gradients.
+        recompute = slice_jaxpr(before, traced.residuals, given, effects=False)
+        #: Maps constants, a tape, an input and incoming gradients to gradients.
         self.reverse = traced.whole.replace(
-            invars=(*given, *traced.incoming), eqns=(*again.eqns, *traced.after)
+            invars=(*given, *traced.incoming), eqns=(*recompute.eqns, *traced.after)
         )
-        #: Of constants, a state and an input: the results of a step and its tape.
+        #: Maps constants, a state and an input to the results of a step and its tape.
         self.each = slice_jaxpr(before, (*traced.results, *tape), traced.given, effects=True)
         self.tape = describe([variable.aval for variable in tape])
 
@@ -199,12 +199,12 @@ class Recording:
 def _find_smallest_cut(
     jaxpr: core.Jaxpr, *, state: Sequence[Any], residuals: Iterable[Any], known: Collection[Any]
 ) -> list[Any]:
-    """Return the variables with the fewest bytes that spare all costly operations before the residuals.
+    """Return the variables with the fewest bytes from which no costly operation needs to be recomputed.
 
-    ``state`` are variables of the arguments; what is ``known`` need not be kept. Of equal cuts it is the one
-    after which the least is computed again.
+    ``state`` are variables of the arguments. Variables that are ``known`` need not be kept. Among equal cuts,
+    the one nearest to the residuals is chosen, after which the least is recomputed.
     """
-    # A network of flow: two nodes for each variable, joined by an edge with its bytes.
+    # A flow network: each variable is an edge between two nodes, with its bytes as the capacity.
     source, sink = 0, 1
     nodes: dict[Any, int] = {}
 
@@ -218,29 +218,29 @@ def _find_smallest_cut(
     for equation in jaxpr.eqns:
         costly = _is_costly(equation)
         used = [variable for variable in variables(equation.invars) if variable not in known]
-        for made in (variable for variable in equation.outvars if variable not in known):
+        for output in (variable for variable in equation.outvars if variable not in known):
             edges |= (
-                {(source, enter(made))} if costly else {(leave(variable), enter(made)) for variable in used}
+                {(source, enter(output))} if costly else {(leave(variable), enter(output)) for variable in used}
             )
     edges |= {(leave(variable), sink) for variable in residuals}
     sizes = list(map(variable_bytes, nodes))
     unit = max(1, -(-sum(sizes) // _ALL))
-    # Empty arrays cost something, too, so that a cut has no more variables than it needs.
+    # Empty arrays have a weight, too, so that a cut has no unnecessary variables.
     weights = [max(1, -(-size // unit)) for size in sizes]
     inner = [(node, node + 1) for node in nodes.values()]
     rows, columns = np.array([*inner, *sorted(edges)], np.int32).reshape(-1, 2).T
     capacity = np.array([*weights, *itertools.repeat(_NEVER, len(edges))], np.int32)
     count = 2 + 2 * len(nodes)
     network = csr_array((capacity, (rows, columns)), shape=(count, count))
-    left = (network - maximum_flow(network, source, sink).flow).tocsr()
-    left.eliminate_zeros()
-    # Edges with capacity left, backward: from where the sink can still be reached.
-    reached = set(breadth_first_order(left.T.tocsr(), sink, return_predecessors=False).tolist())
+    remaining = (network - maximum_flow(network, source, sink).flow).tocsr()
+    remaining.eliminate_zeros()
+    # Search backward along edges with remaining capacity, for the nodes that can still reach the sink.
+    reached = set(breadth_first_order(remaining.T.tocsr(), sink, return_predecessors=False).tolist())
     return [variable for variable, node in nodes.items() if node + 1 in reached and node not in reached]
 
 
 def _is_costly(equation: Any) -> bool:
-    """Return whether an operation should not run again: whatever is not known to be cheap."""
+    """Return whether an operation should not be recomputed. Operations not known to be cheap are costly."""
     inner = [operation for jaxpr in core.jaxprs_in_params(equation.params) for operation in jaxpr.eqns]
     if equation.effects or any(map(_is_costly, inner)):
         return True

@@ -1,8 +1,8 @@
-"""A while loop with reverse mode under a limit of memory, whose T is known when it ends (docs/online.md).
+"""A while loop with reverse mode under a memory limit. Its T is unknown until it ends (docs/online.md).
 
-States are held by the rule of ``recursion.online``, whose choices are a table that the loop reads. Then the
-gaps are reversed by binomial checkpointing with the slots that are free by then, in one loop of XLA as well:
-the last held state is run from, to the step before the adjoint, which is reversed, or to a state to hold.
+States are held by the rule of ``recursion.online``, from a table that the loop reads. Then one loop of XLA
+reverses the gaps by binomial checkpointing with the free slots. Each round runs from the last held state to the
+state before the adjoint, and reverses its step, or to another state, which it holds.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ckptplan.schedule.schedule import check_count
 from ckptplan.units import format_bytes, format_limit, parse_bytes, parse_limit
 
 _MOST = 2**31 - 1
-#: States beside the held ones: the working state, the one before it, and a row for those that are not held.
+#: States in addition to the held ones: the working state, the previous one, and a row for states to discard.
 _BESIDE = 3
-#: Beside each held state: its step, its row in their order, and what sorting them takes.
+#: Bytes in addition to each held state: its step, its row in sorted order, and the sort.
 _ROW_BYTES = 24
 
 
@@ -64,20 +64,20 @@ def while_loop(
 
     Arguments:
         cond: ``cond(state)`` says whether another step runs; it has no gradients.
-        body: ``body(state)`` returns the next state; what it closes over has gradients, too.
+        body: ``body(state)`` returns the next state. Arrays that it closes over have gradients, too.
         state: the initial state, any pytree.
         memory: the bytes that states, the tape of a step and the table of the rule may take, or text as
-            "64 MiB". Without gradients nothing is held.
-        slots: in place of ``memory``, the states that are held at a time.
-        max_steps: the steps for which the rule is tabulated, in one to four bytes each. No more states are
-            held. Longer loops are right, and run steps more often.
+            "64 MiB". Without gradients no states are held.
+        slots: in place of ``memory``, the number of states that are held at a time.
+        max_steps: the number of steps in the table of the rule, which has one to four bytes per step. Later
+            states are not held, so longer loops give the right gradients but recompute more.
 
-    JAX traces the loop, with its errors; forward mode is its own. A second reverse pass is refused. Raises
-    InputError.
+    JAX traces the loop and raises its own errors. Forward mode is JAX's. A second reverse pass is refused.
+    Raises InputError.
     """
     if (slots is None) == (memory is None):
-        what = "is missing" if slots is None else "is given together with memory"
-        raise InputError(what, field="slots", accepted="slots or memory")
+        problem = "is missing" if slots is None else "is given together with memory"
+        raise InputError(problem, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
     if slots is None:
         memory = operator.index(memory) if isinstance(memory, SupportsIndex) else memory
@@ -109,19 +109,19 @@ def while_loop(
 _SILENT = frozenset(("axis_index", "pvary"))
 
 
-def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:
-    """Raise InputError if a jaxpr communicates over axes whose loops may end apart."""
+def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, verb: str = "calls") -> None:
+    """Raise InputError if a jaxpr communicates over axes whose devices may run different numbers of steps."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
     for name, axis in find_collectives(jaxpr):
         if axis not in manual:
             raise InputError(
-                f"{what} {name} over the axis {axis!r} of jax.vmap, and each example runs steps again alone",
+                f"{verb} {name} over the axis {axis!r} of jax.vmap, and each example runs steps again alone",
                 field=field,
                 accepted="collectives of shard_map, or the same sum over an axis of the state",
             )
         if axis in apart and name not in _SILENT:
             raise InputError(
-                f"{what} {name} over the axis {axis!r} of shard_map, and cond may end the loop of each of its "
+                f"{verb} {name} over the axis {axis!r} of shard_map, and cond may end the loop of each of its "
                 "devices at another step: they would wait for each other",
                 field=field,
                 accepted=f"jax.lax.pcast(array, {axis!r}, to='varying') of arrays from outside, or a cond that "
@@ -130,9 +130,9 @@ def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = 
 
 
 def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: int = 1) -> int:
-    """Return how many states fit a limit beside a tape and the table of the rule.
+    """Return how many states fit a limit, in addition to a tape and the table of the rule.
 
-    Raises InputError if there is no room for one.
+    Raises InputError if there is no room for a state.
     """
     total = parse_limit(memory, field="memory")
     limit = total // batch
@@ -140,14 +140,14 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: 
     state = byte_size(step.state)
     tape = byte_size([variable.aval for variable in traced.residuals])
     tape += byte_size(pick(step.constants, traced.wanted.constants))
-    each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
+    per_state, fixed = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
     for row_bytes in (1, 2, 4):
-        slots = (limit - beside - row_bytes * max_steps) // each
+        slots = (limit - fixed - row_bytes * max_steps) // per_state
         if slots < 2 ** (8 * row_bytes):
             break
     if slots < 1:
-        least = format_limit(batch * (each + beside + max_steps), like=total)
+        least = format_limit(batch * (per_state + fixed + max_steps), like=total)
         raise InputError(
             f"{format_bytes(total, like=total)} are too little for a held state, the tape of a step "
             f"and the table of the rule for {max_steps:,} steps",
@@ -160,42 +160,42 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: 
 
 @lru_cache(maxsize=64)
 def _tabulate(slots: int, steps: int) -> Integers:
-    """Return the row in which each state is held, ``slots`` for one that is not; shape (steps,)."""
+    """Return the row of each state, or ``slots`` if the state is not held; shape (steps,)."""
     rows = np.full(steps, slots, dtype=np.min_scalar_type(slots))
     rows[0] = 0
     snapshots, places = Snapshots(slots), {0: 0}
     for state in range(1, steps):
-        gone = snapshots.offer(state)
-        if gone != state:
-            rows[state] = places[state] = len(places) if gone is None else places.pop(gone)
+        dropped = snapshots.offer(state)
+        if dropped != state:
+            rows[state] = places[state] = len(places) if dropped is None else places.pop(dropped)
     rows.setflags(write=False)
     return rows
 
 
 def _split(length: Any, free: Any) -> Any:
-    """Return how many of at least two steps to run to the next held state, with ``free`` slots.
+    """Return how many of ``length`` >= 2 steps to run before holding the next state, with ``free`` slots.
 
-    As few as keep the fewest runs (``revolve.split``).
+    It is the least number with which the runs of all steps are fewest (``revolve.split``).
     """
     length, free = (number.astype(jnp.uint32) for number in (length, free))
 
     def is_short(level: Any) -> Any:
-        # A single slot takes as many runs as there are steps.
+        # A single slot would climb as many levels as there are steps, and is handled below.
         return (free > 1) & (level[3] < length)
 
     def climb(level: Any) -> Any:
-        """From C(free + k, free) and the two before it to the next k; beyond 2**31 - 1, that."""
+        """Go from C(free + k, free) and the two values before it to the next k, capped at 2**31 - 1."""
         k, _, before, reach = level
         k = k + 1
         whole, remainder = reach // k, reach % k
         large = reach.astype(jnp.float32) / k * (free + k) >= _MOST
-        # Below that, no product is beyond 32 bits.
+        # Below the cap, no product exceeds 32 bits.
         following = jnp.where(large, _MOST, whole * (free + k) + remainder * (free + k) // k)
         return k, before, reach, following.astype(jnp.uint32)
 
     one = jnp.ones_like(free)
     _, fewest, before, reach = lax.while_loop(is_short, climb, (one, one, one, free + 1))
-    # From C(free + k - 2, free - 1) to C(free + k - 1, free - 1) steps are beyond the next state.
+    # Between C(free + k - 2, free - 1) and C(free + k - 1, free - 1) steps are left after the next state.
     least, most = before - fewest, reach - before
     left = jnp.clip(length - jnp.minimum(most, length), fewest, length - least)
     return jnp.clip(jnp.where(free == 1, length - 1, left), 1, length - 1).astype(jnp.int32)
@@ -206,7 +206,7 @@ class While(Loop):
     """A while loop that JAX has traced."""
 
     params: dict[str, Any]
-    #: The states that are held at a time; None for those that fit ``memory``.
+    #: The number of states that are held at a time; None for as many as fit ``memory``.
     slots: int | None
     memory: SupportsIndex | str | None
     max_steps: int
@@ -226,7 +226,7 @@ class While(Loop):
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """The axes of devices whose loops may end apart."""
+        """The axes whose devices may end their loops at different steps."""
         return varying_axes(self.params["cond_jaxpr"].out_avals[0])
 
     @property
@@ -249,7 +249,7 @@ class While(Loop):
         slots = self.slots or _count_slots(traced, self.memory, self.max_steps, batch=batch.size)
         size = None if self.memory is None else batch.size
         sums = GradientSums(Recording(traced, "states"))
-        _check_lengths(sums.each, self.apart, field="body", what="has gradients that take")
+        _check_lengths(sums.each, self.apart, field="body", verb="has gradients that take")
         return WhilePasses(
             loop=self, wanted=wanted, sums=sums, slots=min(slots, self.max_steps), size=size, as_words=as_words
         )
@@ -257,7 +257,7 @@ class While(Loop):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WhilePasses(Passes):
-    """The passes of a while loop whose states are held by the rule."""
+    """The passes of a while loop, which holds states by the rule of ``recursion.online``."""
 
     loop: While
     wanted: tuple[int, ...]
@@ -283,7 +283,7 @@ class WhilePasses(Passes):
         return self.as_words and any(map(is_small, self.loop.step.state))
 
     def sweep(self, *arguments: Any) -> Sequence[Any]:
-        """Return the final state, the held states, the step of each row, and T."""
+        """Run the loop, and return the final state, the held states, the step of each row, and T."""
         slots, traced = self.slots, self.sums.recording.traced
         of_test, constants, state = self.loop.split(arguments)
         rows = jnp.asarray(_tabulate(slots, self.loop.max_steps))
@@ -325,7 +325,7 @@ class WhilePasses(Passes):
             present = lax.fori_loop(0, ahead, lambda _, state: traced.run(constants, state, ())[0], before)
 
             reverses = start + ahead == adjoint - 1
-            # Outside the branches, which would copy what is held.
+            # Write outside the branches of lax.cond, which would copy the held states.
             free = jnp.where(reverses, slots, rows[count])
             held, steps = put(held, present, free), steps.at[free].set(start + ahead)
 

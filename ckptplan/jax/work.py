@@ -1,4 +1,4 @@
-"""Estimates what a jaxpr computes and holds, from shapes alone: seconds at assumed rates, and live bytes."""
+"""Estimates the seconds of a jaxpr at assumed rates, and its live bytes, from shapes alone."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from jax.extend import core
 from ckptplan.jax.jaxprs import find_known, slice_jaxpr, variables
 from ckptplan.jax.leaves import bytes_of
 
-#: Assumed rates of one core; only the ratio of a plan's times depends on them.
+#: Assumed rates of one core. Plans depend only on the ratios of times.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
 
 
 class OperationKind(StrEnum):
-    """What is known of an operation; one whose name is not known may be costly."""
+    """The kind of an operation. Operations without a known kind may be costly."""
 
-    #: It has a kernel of its own, whose arguments and results are arrays in memory.
+    #: Has its own kernel, whose arguments and results are arrays in memory.
     KERNEL = "kernel"
-    #: Other operations read their arguments through it.
+    #: Changes only the view of an array. Other operations read their arguments through it.
     VIEW = "view"
-    #: Compilers do not repeat it in each of several kernels: its result is an array in memory.
+    #: Is too slow to repeat in each of several fused kernels, so its result is an array in memory.
     SLOW = "slow"
-    #: Another elementwise operation, a change of shape or a reduction. Like the last two it may run again.
+    #: Another elementwise operation, change of shape or reduction. Like VIEW and SLOW, it may be recomputed.
     PLAIN = "plain"
 
 
@@ -49,24 +49,24 @@ _NAMES = {
     ),
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-#: Parts of the names of operations that draw random numbers, and how many arrays of them they work in.
+#: Parts of the names of operations that draw random numbers, and the number of arrays that they work in.
 _RANDOM, _RANDOM_ARRAYS = ("random_bits", "threefry", "rng"), 4
-#: What an operation takes at least.
+#: The least seconds of an operation.
 _EACH_SECONDS = 2e-7
 
 
 def estimate_seconds(jaxpr: core.Jaxpr) -> float:
-    """Return what the needed operations of a jaxpr take, at the assumed rates."""
-    return sum(_seconds_of(equation) for equation in _needed(jaxpr))
+    """Return the seconds of the needed operations of a jaxpr, at the assumed rates."""
+    return sum(_seconds_of(equation) for equation in _select_needed(jaxpr))
 
 
 def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
-    """Return the most bytes of intermediate results held at a time, as the operations are listed.
+    """Return the peak bytes of intermediate results, if the operations run in their listed order.
 
-    What enters or leaves an operation with a kernel of its own is held, and results of slow operations that
-    several others need; compilers fuse the rest. The results are held, too, unless they belong to the caller.
+    Arguments and results of operations with their own kernels are held, and results of slow operations with
+    several uses. Compilers fuse the other operations. Results of the jaxpr are held if ``with_results``.
     """
-    equations = _needed(jaxpr)
+    equations = _select_needed(jaxpr)
     views: dict[Any, Any] = {}
     last: dict[Any, int] = {}
     uses: Counter[Any] = Counter()
@@ -91,8 +91,8 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
     live: dict[Any, int] = {}
     most = 0
     for number, equation in enumerate(equations):
-        made = [variable for variable in equation.outvars if variable in held and variable not in views]
-        live.update({variable: variable_bytes(variable) for variable in made})
+        fresh = [variable for variable in equation.outvars if variable in held and variable not in views]
+        live.update({variable: variable_bytes(variable) for variable in fresh})
         inside = [
             estimate_live_bytes(inner, with_results=False) for inner in core.jaxprs_in_params(equation.params)
         ]
@@ -106,15 +106,15 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
 
 
 def estimate_product_seconds(equation: Any, *, steps_per_matmul: int) -> float:
-    """Return what a product takes for each step if it is formed for some steps at once."""
+    """Return the seconds of a product per step if it is formed for ``steps_per_matmul`` steps at once."""
     moved = sum(map(variable_bytes, equation.outvars)) / BYTES_PER_SECOND
     return _seconds_of(equation) - moved * (1 - 1 / steps_per_matmul)
 
 
 def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
-    """Return the bytes of what depends on constants only, and is needed by what does not.
+    """Return the bytes of variables that depend on constants only, and that other operations use.
 
-    Compilers compute it once, before a loop over steps. What is spread from something smaller stays inside.
+    Compilers compute such variables once, before a loop over steps, except broadcasts of smaller arrays.
     """
     given = set(constants)
     known = find_known(jaxpr, given)
@@ -134,7 +134,7 @@ def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
     return sum(map(variable_bytes, (ends & known) - given - spread))
 
 
-def _needed(jaxpr: core.Jaxpr) -> Sequence[Any]:
+def _select_needed(jaxpr: core.Jaxpr) -> Sequence[Any]:
     """Return the operations that the results depend on."""
     return slice_jaxpr(jaxpr, jaxpr.outvars, jaxpr.invars, effects=True).eqns
 
@@ -157,7 +157,7 @@ def _is_slow(equation: Any) -> bool:
 def _seconds_of(equation: Any) -> float:
     inner = list(core.jaxprs_in_params(equation.params))
     if inner:
-        # A loop inside a step runs a number of times that only a scan says.
+        # The number of rounds of an inner loop is known only for a scan.
         rounds = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         return float(rounds * sum(map(estimate_seconds, inner)))
     moved = sum(map(variable_bytes, equation.outvars))

@@ -1,4 +1,4 @@
-"""All claims, in the order of the paper's sections: a table, below the functions that compute its numbers."""
+"""All claims of the paper, in the order of its sections. The table follows the functions that compute it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ckptplan.paper.figures import (
 )
 from ckptplan.paper.setting import PaperSetting, Point, find_largest, nearest_root
 
-#: 'Not significant', 'almost' and similar words without a number are read as up to 10 %.
+#: 'Not significant', 'almost' and similar words without a number are read as at most 10 %.
 SLIGHT = 0.10
-#: 'Unaffected' is read as up to 1 %.
+#: 'Unaffected' is read as at most 1 %.
 UNAFFECTED = 0.01
 #: Inputs that determine the largest size that fits.
 MEMORY = (*FITTED_MEMORY, "profile.local_bytes")
@@ -56,23 +56,23 @@ def make_claim(name: str, setting: PaperSetting) -> Claim:
 
 # Numbers that compare points of the model
 
-#: Returns the time that a point adds to Base.
+#: Returns the overhead of a point: its time over Base's, less one.
 _OVERHEAD = attrgetter("overhead")
 
 
 def compare(measure: Callable[..., float], **points: Point) -> Computed:
-    """Return a measure of points, by the model and by the paper's equations, and the points by name."""
+    """Return ``measure(points)`` by the model and by the paper's equations, and the points by name."""
     printed = (point.printed for point in points.values())
     return {"model": measure(*points.values()), "equations": measure(*printed), **points}
 
 
 def added_states(few: Point, many: Point) -> float:
-    """Return the states that the second point needs more than the first."""
+    """Return the additional local memory of ``many`` compared with ``few``, in states."""
     return (many.local_peak_bytes - few.local_peak_bytes) / few.setting.costs.state_bytes
 
 
 def saved_time(before: Point, after: Point) -> float:
-    """Return the time that the second point saves, as a fraction of that of the first."""
+    """Return the time that ``after`` saves, as a fraction of the time of ``before``."""
     return 1 - after.seconds / before.seconds
 
 
@@ -91,9 +91,9 @@ def extra_forward_pass(setting: PaperSetting) -> Computed:
 
 
 def recompute_share(setting: PaperSetting) -> Computed:
-    """Compute the share of a forward pass that recomputation takes; the paper gives two values for it."""
+    """Compute the time of recomputation as a share of a forward pass. The paper gives two values for it."""
     costs = setting.costs
-    # Base's time in forward passes.
+    # Base's time as a number of forward passes.
     passes = costs.base_seconds / (costs.steps * costs.forward_seconds)
     return {
         "model": setting.workload.recompute_seconds / setting.workload.forward_seconds,
@@ -119,13 +119,13 @@ def largest_steps(strategy: str, setting: PaperSetting) -> Computed:
 
 
 def largest_steps_of_remote(setting: PaperSetting) -> Computed:
-    """Find the largest T of Remote, and its point there."""
+    """Find the largest T of Remote, and its point at this T."""
     largest = largest_steps("remote", setting)
     return {**largest, "point": setting.replace(steps=largest["model"]).best("remote")}
 
 
 def largest_steps_of_double(setting: PaperSetting) -> Computed:
-    """Find the largest T of Double, where it coincides with Remote, and that of a recommended setting."""
+    """Find the largest T of Double, where it equals Remote, and the largest T of a recommended setting."""
 
     def fits(steps: int) -> bool:
         return setting.replace(steps=steps).evaluate("double", chunk_size=8, remote_chunk_size=64).fits
@@ -134,7 +134,7 @@ def largest_steps_of_double(setting: PaperSetting) -> Computed:
 
 
 def longer_sequences(setting: PaperSetting) -> Computed:
-    """Compute how many times longer the sequences of Double are than those of Base."""
+    """Compute the largest T of Double divided by the largest T of Base."""
     base = max(1, setting.find_largest_steps("base"))
     return {name: steps / base for name, steps in largest_steps("double", setting).items()}
 
@@ -149,10 +149,10 @@ def overhead_of_double(there: PaperSetting) -> Computed:
 def network_ratio(
     setting: PaperSetting, strategy: str, *, spikes_grow: bool = True, weight_copies: int = 1
 ) -> float:
-    """Return the largest network of ``strategy`` at T = 300 over that of Base.
+    """Return the largest network of ``strategy`` at T = 300 divided by Base's largest network.
 
-    States grow with the number of neurons. The model assumes that the spikes kept of each step do as well,
-    and that each weight is stored once.
+    States grow with the number of neurons. The model assumes that the spikes of each step grow, too, and that
+    each weight is stored once. ``spikes_grow`` and ``weight_copies`` change these assumptions.
     """
     smallest = {"base": {}, "remote": {"chunk_size": 1}, "double": two_level_setting(MODEL_SIZE_STEPS)}
     slope = setting.workload.resident_bytes_per_step
@@ -161,17 +161,17 @@ def network_ratio(
         there = setting.replace(steps=MODEL_SIZE_STEPS, neurons=neurons)
         workload = there.workload
         weights = workload.resident_bytes - (workload.network.other_resident_bytes if workload.network else 0)
-        held = there.evaluate(name, smallest[name]).local_peak_bytes + (weight_copies - 1) * weights
+        local_bytes = there.evaluate(name, smallest[name]).local_peak_bytes + (weight_copies - 1) * weights
         if not spikes_grow:
-            held -= (workload.resident_bytes_per_step - slope) * MODEL_SIZE_STEPS
-        return held <= setting.profile.local_bytes
+            local_bytes -= (workload.resident_bytes_per_step - slope) * MODEL_SIZE_STEPS
+        return local_bytes <= setting.profile.local_bytes
 
     base, largest = (find_largest(partial(fits, name)) for name in ("base", strategy))
     return largest / max(1, base)
 
 
 def larger_networks(setting: PaperSetting) -> Computed:
-    """Compute how many times larger networks may be, by what grows with the network."""
+    """Compute how many times larger networks may be, under three assumptions about the growth of memory."""
 
     def ratios(**growth: Any) -> dict[str, float]:
         return {strategy: network_ratio(setting, strategy, **growth) for strategy in ("double", "remote")}
@@ -182,7 +182,7 @@ def larger_networks(setting: PaperSetting) -> Computed:
 
 
 def peaks_of_figure_3(setting: PaperSetting) -> Computed:
-    """Compare the curves of Figure 3, whose caption claims efficiency across model sizes without a number."""
+    """Compare the memory of Double and Base in Figure 3, whose caption claims efficiency without a number."""
     panels = make_figure_3(setting).panels
     ratios = [
         double.local_peak_bytes / base.local_peak_bytes
@@ -197,21 +197,21 @@ def peaks_of_figure_3(setting: PaperSetting) -> Computed:
 
 
 def fastest_in_memory_of_standard(there: PaperSetting) -> Computed:
-    """Compare Standard with the fastest. It gets the memory it needs, more than a tile has."""
+    """Compare Standard with the fastest strategy, within Standard's memory, which is more than a tile has."""
     standard = there.evaluate("standard", chunk_size=_ROOT)
     fastest = there.best(*_CHECKPOINTING, budget=Budget(local_bytes=standard.local_peak_bytes))
     return {"model": standard.seconds / fastest.seconds, "fastest": fastest}
 
 
 def least_memory_of_remote(there: PaperSetting) -> Computed:
-    """Compare the least memory of Remote with that of all strategies."""
+    """Compare the least memory of Remote with the least memory of all strategies."""
     remote = there.best("remote", objective="memory")
     smallest = there.best("base", *_CHECKPOINTING, objective="memory", budget=Budget())
     return {"model": remote.local_peak_bytes / smallest.local_peak_bytes, "remote": remote}
 
 
 def least_memory_of_standard(there: PaperSetting) -> Computed:
-    """Find Standard's chunk of least memory, and the memory of chunks that grow."""
+    """Find Standard's chunk of least memory, and the least memory of the strategy growing."""
     standard, growing = (
         there.best(strategy, objective="memory", budget=Budget()) for strategy in ("standard", "growing")
     )
@@ -226,7 +226,7 @@ def times_of_chunks(there: PaperSetting) -> Computed:
 
 
 def fastest_chunk_of_remote(there: PaperSetting) -> Computed:
-    """Find Remote's fastest chunk, and the largest that fits."""
+    """Find Remote's fastest chunk, and the largest chunk that fits."""
     largest = find_largest(
         lambda chunk: chunk <= STUDY_STEPS and there.evaluate("remote", chunk_size=chunk).fits
     )
@@ -237,7 +237,7 @@ def fastest_chunk_of_remote(there: PaperSetting) -> Computed:
 
 
 def added_local_checkpoints(there: PaperSetting) -> Computed:
-    """Add local checkpoints at a fixed chunk, as Figure 4 (top) does, rather than within a budget."""
+    """Add local checkpoints at a fixed chunk, as in Figure 4 (top), instead of within a budget."""
     remote = there.evaluate("remote", chunk_size=_ROOT)
     local = there.evaluate("hierarchical", chunk_size=_ROOT, nb_local=_ROOT // 2)
     added = local.local_peak_bytes - remote.local_peak_bytes
@@ -245,14 +245,14 @@ def added_local_checkpoints(there: PaperSetting) -> Computed:
 
 
 def share_of_synchronisation(setting: PaperSetting) -> Computed:
-    """Compare synchronisation with bandwidth."""
+    """Compute the share of synchronisation in the time of a transfer."""
     costs = setting.costs
     both = costs.write_seconds + costs.read_seconds
     return {"model": 2 * costs.message_seconds / (both + 2 * costs.message_seconds), "one_way": both / 2}
 
 
 def longer_segments(there: PaperSetting) -> Computed:
-    """Compute how Double differs from Hierarchical, at a chunk_size within the range of Figure 4."""
+    """Compute the time that longer segments save in Double, at a chunk_size within the range of Figure 4."""
     few, many = (there.evaluate("double", chunk_size=16, remote_chunk_size=16 * chunks) for chunks in (1, 16))
     return {"model": saved_time(few, many), "few": few, "many": many}
 
@@ -261,7 +261,7 @@ def double_near_standard(there: PaperSetting) -> Computed:
     """Compare Double with Standard in time, and with Remote in memory."""
     costs, double = there.costs, there.best("double")
     standard, least = there.evaluate("standard", chunk_size=_ROOT), there.best("remote", objective="memory")
-    # One checkpoint before each chunk but the first is written and read.
+    # A checkpoint before each remote chunk, except the first, is written and read.
     messages = 2 * (-(-STUDY_STEPS // double.parameters["remote_chunk_size"]) - 1)
     transfers = messages * costs.message_seconds + messages / 2 * (costs.write_seconds + costs.read_seconds)
     recomputing = double.seconds - costs.base_seconds - transfers
@@ -275,14 +275,14 @@ def double_near_standard(there: PaperSetting) -> Computed:
 
 
 def fastest_remote_chunk_of_double(there: PaperSetting) -> Computed:
-    """Find the remote_chunk_size of the fastest Double, and the states that are free."""
+    """Find the remote_chunk_size of the fastest Double, and the number of states that fit free memory."""
     double = there.best("double")
     free = (there.profile.local_bytes - there.costs.resident_bytes) / there.costs.state_bytes
     return {"model": double.parameters["remote_chunk_size"], "double": double, "free": free}
 
 
 def smallest_chunk_of_double(there: PaperSetting) -> Computed:
-    """Find Double's chunk of least memory for a remote chunk."""
+    """Find Double's chunk of least memory for a remote chunk of 256 steps."""
     points = [there.evaluate("double", chunk_size=chunk, remote_chunk_size=256) for chunk in range(1, 257)]
     best = min(points, key=lambda point: point.local_peak_bytes)
     return {"model": best.parameters["chunk_size"], "equations": nearest_root(256), "best": best}
@@ -302,7 +302,7 @@ def doublings_of_remote_chunks(there: PaperSetting) -> Computed:
 
 
 def growth_of_memory(setting: PaperSetting) -> Computed:
-    """Find how memory grows, which is as the fourth root of T, 'even for purely on-chip memory scenarios'."""
+    """Find the exponent with which memory grows in T. The paper claims 1/4, even if all memory is on chip."""
     here, far = (setting.replace(steps=steps) for steps in (STUDY_STEPS, STUDY_STEPS**2))
     few, many = (there.best("nested", objective="memory", budget=Budget()).states for there in (here, far))
     double = here.evaluate("double", two_level_setting(STUDY_STEPS))
@@ -312,9 +312,9 @@ def growth_of_memory(setting: PaperSetting) -> Computed:
 _length = partial(Statement, "IV", inputs=MEMORY, fitted=FITTED_MEMORY)
 _study = partial(Statement, "V", steps=STUDY_STEPS)
 
-#: The table of claims, by name, in the order of the paper's sections. A row has the quote, what is compared,
-#: how it is computed and read, the inputs, and the remark. The paper reports few lengths: its largest T fits,
-#: and twice as many steps do not.
+#: The table of claims, by name, in the order of the paper's sections. A row has the quote, the compared
+#: quantity, its function and reading, the inputs, and a remark. The paper reports few lengths, so a largest T
+#: is read as: this T fits, and twice as many steps do not.
 CLAIMS: dict[str, Statement] = {
     "usual-overhead": Statement(
         "I", "typically induces a roughly 30% overhead in training time",

@@ -1,8 +1,8 @@
 """The content of the paper's Figures 2 to 5 as data: panels, curves and points, computed by the model.
 
-The paper names few settings. Where it does not, the text around the figure decides, and the caption says so.
-Figures 2 and 3 show curves over sequence length and model size, up to the largest value that fits. Figures 4
-and 5 are the hyperparameter study at one length, with settings that fit and that do not.
+The paper names few settings. The others follow from its text around a figure, and the caption says so. Figures
+2 and 3 show curves over sequence length and model size, up to the largest value that fits. Figures 4 and 5 are
+the hyperparameter study at one length. Their settings may exceed the memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Y = Literal["seconds", "local_peak_bytes"]
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: a strategy whose settings follow one rule."""
+    """One curve: a strategy whose parameters follow one rule."""
 
     label: str
     strategy: str
@@ -51,7 +51,7 @@ class Panel:
     x: X
     y: Y
     series: tuple[Series, ...]
-    #: Ends of the range of x that the paper recommends.
+    #: The ends of the range of x that the paper recommends.
     advised: tuple[int, int] | None = None
 
     @property
@@ -77,12 +77,12 @@ class PaperFigure:
 
 # The rules by which curves choose parameters
 
-#: Chooses a strategy's parameters; None where it has no setting.
+#: Returns a strategy's parameters for a setting, None if none fit.
 Rule: TypeAlias = Callable[[PaperSetting], Mapping[str, int] | None]
 
 
 def two_level_setting(steps: int) -> dict[str, int]:
-    """Return Double's setting behind O(T^(1/4)) of section VI: T^(1/4), rounded down, and its square."""
+    """Return Double's parameters behind section VI's O(T^(1/4)): T^(1/4) rounded down, and its square."""
     chunk = math.isqrt(math.isqrt(steps))
     return {"chunk_size": chunk, "remote_chunk_size": chunk * chunk}
 
@@ -93,7 +93,7 @@ def _choose_remote(setting: PaperSetting) -> Mapping[str, int] | None:
 
 
 def _choose_hierarchical(setting: PaperSetting) -> Mapping[str, int] | None:
-    """Choose Standard's chunk, or the largest that leaves room for a checkpoint; fill up with checkpoints."""
+    """Choose Standard's chunk, or the largest with room for a checkpoint, and as many checkpoints as fit."""
     free, steps = setting.count_free_states(), setting.workload.steps
     if free < 2:
         return None
@@ -107,7 +107,7 @@ def _choose_double(setting: PaperSetting) -> Mapping[str, int]:
     return next((advised for advised in settings if setting.evaluate("double", advised).fits), settings[-1])
 
 
-#: By strategy.
+#: The rule of each strategy.
 _RULES: Mapping[str, Rule] = {
     "base": lambda _: {},
     "standard": lambda setting: {"chunk_size": nearest_root(setting.workload.steps)},
@@ -117,11 +117,11 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-# Figures 2 and 3: curves that end where nothing fits
+# Figures 2 and 3: curves that end at the largest value that fits
 
 
 def make_figure_2(setting: PaperSetting) -> PaperFigure:
-    """Return time and memory against T, and memory against model size."""
+    """Return Figure 2: time and memory against T, and memory against model size."""
     lengths = tuple(
         _trace(name, rule, lambda steps: setting.replace(steps=steps), spacing=_STEPS_SPACING)
         for name, rule in _RULES.items()
@@ -149,7 +149,7 @@ def make_figure_2(setting: PaperSetting) -> PaperFigure:
 
 
 def make_figure_3(setting: PaperSetting) -> PaperFigure:
-    """Return Double and Base over model sizes, for three lengths and batches."""
+    """Return Figure 3: Double and Base over model sizes, for three lengths and batches."""
     rules = {"base": _RULES["base"], "double": lambda setting: two_level_setting(setting.workload.steps)}
     curves = [
         tuple(_trace_sizes(setting, name, rule, steps=steps, batch=batch) for name, rule in rules.items())
@@ -182,7 +182,7 @@ def _trace_sizes(
 
 
 def _trace(name: str, rule: Rule, at: Callable[[int], PaperSetting], *, spacing: int) -> Series:
-    """Return a curve with points at multiples of ``spacing``, and at the largest value that fits, its end."""
+    """Return a curve with points at multiples of ``spacing`` and at its end, the largest value that fits."""
 
     def evaluate(value: int) -> Point | None:
         setting = at(value)
@@ -196,11 +196,11 @@ def _trace(name: str, rule: Rule, at: Callable[[int], PaperSetting], *, spacing:
     return Series(name.capitalize(), name, points)
 
 
-# Figures 4 and 5: curves over settings of one length
+# Figures 4 and 5: curves over parameters at one length
 
 
 def make_figure_4(setting: PaperSetting) -> PaperFigure:
-    """Return memory and time against the chunk, for local checkpoints of Hierarchical and of Double."""
+    """Return Figure 4: memory and time of Hierarchical and Double against the chunk."""
     there = setting.replace(steps=STUDY_STEPS)
     baselines = [
         _evaluate(there, name, name.capitalize(), [{"chunk_size": chunk} for chunk in CHUNK_SIZES])
@@ -244,7 +244,7 @@ def make_figure_4(setting: PaperSetting) -> PaperFigure:
 
 
 def make_figure_5(setting: PaperSetting) -> PaperFigure:
-    """Return memory and time of Double against its remote chunk."""
+    """Return Figure 5: memory and time of Double against its remote chunk."""
     there = setting.replace(steps=STUDY_STEPS)
     roots = [{"chunk_size": nearest_root(segment), "remote_chunk_size": segment} for segment in SEGMENTS]
     curves = [_evaluate(there, "double", "chunk_size = square root", roots)]
@@ -282,7 +282,7 @@ def _describe_most_memory(curves: Iterable[Series]) -> str:
     return format_bytes(max(point.local_peak_bytes for series in curves for point in series.points))
 
 
-#: The figures that have numbers.
+#: The functions that compute each figure, by its number in the paper.
 FIGURES: Mapping[int, Callable[[PaperSetting], PaperFigure]] = {
     2: make_figure_2,
     3: make_figure_3,

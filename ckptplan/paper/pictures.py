@@ -1,6 +1,6 @@
-"""Pictures of the content of the paper's Figures 2 to 5, computed by the model.
+"""Draws the content of the paper's Figures 2 to 5, computed by the model.
 
-Curves differ in colour, marker and dashes, so that they stay distinct in a grey print. Hollow markers are
+Curves differ in colour, marker and dashes, so that they stay distinct in a grey print. Hollow markers show
 settings that do not fit the memory.
 """
 
@@ -22,7 +22,7 @@ from ckptplan.report.plots.figures import make_figure
 from ckptplan.report.plots.ticks import set_round_ticks
 from ckptplan.units import format_bytes
 
-#: Label of an axis, and its unit in base units.
+#: The label of each axis, and its unit in SI base units or bytes.
 _AXES: Mapping[str, tuple[str, float]] = {
     "steps": ("time steps T", 1),
     "neurons_per_unit": ("neurons a tile", 1),
@@ -33,11 +33,11 @@ _AXES: Mapping[str, tuple[str, float]] = {
 }
 #: Axes on a logarithmic scale: chunks double from point to point.
 _DOUBLING = ("chunk_size", "remote_chunk_size")
-#: Axes end here where curves rise further; the captions say so.
+#: The upper ends of axes if curves rise further. The captions mention this.
 _TOP = {"seconds": 60.0, "local_peak_bytes": 900.0}
-#: Curves of at most so many points mark all of them.
+#: A curve of at most this many points has a marker at each point.
 _FEW = 20
-#: The panels of figures that have more than one row.
+#: The arrangement of panels in figures with more than one row.
 _LAYOUTS = {2: [[0, 0], [1, 2]], 4: [[0, 1], [2, 3]]}
 #: Formats a tick.
 _COUNT = "{:,.10g}".format
@@ -45,7 +45,7 @@ _MARKERS, _DASHES = "os^DvX<P", ((), (5, 1.5), (5, 1.5, 1, 1.5), (1, 1.2), (2.5,
 
 
 def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
-    """Return a picture."""
+    """Draw a figure in a size."""
     places = range(len(content.panels))
     layout = _LAYOUTS.get(content.number, [list(places)])
     if size.width < PAGE.width:
@@ -69,17 +69,17 @@ def _draw(content: PaperFigure, figure: Figure, layout: list[list[int]]) -> None
 
 
 def _choose_looks(content: PaperFigure) -> dict[str, dict[str, Any]]:
-    """Return how each curve is drawn, the same in all panels; a strategy has its colour of other pictures."""
+    """Choose colour, marker and dashes of each curve for all panels. Strategies keep their usual colours."""
     labels = {series.label: series.strategy for panel in content.panels for series in panel.series}
     counts = Counter(labels.values())
-    own = dict(zip(("base", *style.PAPER), ("black", *style.list_colours()), strict=False))
-    fixed = {label: own[name] for label, name in labels.items() if counts[name] == 1 and name in own}
+    usual = dict(zip(("base", *style.PAPER), ("black", *style.list_colours()), strict=False))
+    fixed = {label: usual[name] for label, name in labels.items() if counts[name] == 1 and name in usual}
     # Yellow is too pale for thin lines.
     palette = [*(colour for colour in style.list_colours() if colour != style.YELLOW), style.GREY, "black"]
-    others = cycle([colour for colour in palette if colour not in fixed.values()] or palette)
+    remaining = cycle([colour for colour in palette if colour not in fixed.values()] or palette)
     return {
         label: {
-            "color": fixed.get(label) or next(others),
+            "color": fixed.get(label) or next(remaining),
             "marker": _MARKERS[place % len(_MARKERS)],
             "linestyle": (0, _DASHES[place % len(_DASHES)]) if place % len(_DASHES) else "-",
             "markersize": 2.5 * rcParams["lines.linewidth"],
@@ -90,7 +90,7 @@ def _choose_looks(content: PaperFigure) -> dict[str, dict[str, Any]]:
 
 
 def _has_hollow(panel: Panel) -> bool:
-    """Return whether points are marked that do not fit."""
+    """Return whether a panel has hollow markers: points that do not fit."""
     return any(
         not point.fits for series in panel.series if len(series.points) <= _FEW for point in series.points
     )
@@ -99,13 +99,13 @@ def _has_hollow(panel: Panel) -> bool:
 def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, dict[str, Any]]) -> None:
     """Draw the curves of a panel, the budget, and the range that the paper advises."""
     (x_label, x_unit), (y_label, y_unit) = _AXES[panel.x], _AXES[panel.y]
-    every: list[float] = []
+    all_y: list[float] = []
     for series in panel.series:
         x, y = (
             [float(point.row[name]) / unit for point in series.points]
             for name, unit in ((panel.x, x_unit), (panel.y, y_unit))
         )
-        look, every = looks[series.label], every + y
+        look, all_y = looks[series.label], all_y + y
         is_short = len(x) <= _FEW
         ax.plot(x, y, **look if is_short else look | {"marker": ""}, zorder=2.5)
         hollow = [place for place, point in enumerate(series.points) if is_short and not point.fits]
@@ -113,7 +113,7 @@ def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, dict[str, Any]]) -> 
         ax.plot([x[place] for place in hollow], [y[place] for place in hollow], **face, zorder=3)
     ax.set(xlabel=x_label, ylabel=y_label)
     style.set_title(ax, panel.title, weight="normal")
-    _set_scales(panel, ax, every)
+    _set_scales(panel, ax, all_y)
     if panel.y == "local_peak_bytes":
         ax.axhline(
             panel.budget_bytes / 1024, **style.LIMIT, label=f"budget: {format_bytes(panel.budget_bytes)}"
@@ -123,7 +123,7 @@ def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, dict[str, Any]]) -> 
 
 
 def _set_scales(panel: Panel, ax: Axes, y: list[float]) -> None:
-    """Set axes that end where all curves are seen, or at a limit."""
+    """Set the ends of the axes so that all curves are visible, up to the limits of ``_TOP``."""
     top = min(_TOP[panel.y], 1.05 * max(y))
     if panel.x not in _DOUBLING:
         ax.set_xlim(left=0)

@@ -1,4 +1,4 @@
-"""The workload and machine of section IV, and the questions that claims and figures ask about them."""
+"""The workload and machine of section IV, with searches and costs for claims and figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckptplan.strategies.registry import closed_form_of
 from ckptplan.studies.largest import find_last
 from ckptplan.units import format_seconds
 
-#: Every point has these columns, empty where its strategy has no such parameter.
+#: The parameter columns of every point. A cell is empty if the strategy lacks the parameter.
 _PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
 
 
@@ -33,12 +33,12 @@ class Point:
     parameters: Parameters
     seconds: float
     local_peak_bytes: int
-    #: Whether it fits both the local and the remote memory.
+    #: Whether the point fits both the local and the remote memory.
     fits: bool
 
     @property
     def overhead(self) -> float:
-        """The time that it adds to base's, as a fraction of base's."""
+        """The time added to base's, as a fraction of base's time."""
         return self.seconds / self.setting.costs.base_seconds - 1
 
     @property
@@ -49,7 +49,7 @@ class Point:
 
     @cached_property
     def printed(self) -> Point:
-        """The same point with its cost by the paper's equations."""
+        """The same strategy and parameters, with the cost by the paper's equations."""
         return self.setting.evaluate(self.strategy, self.parameters, "paper")
 
     @property
@@ -77,7 +77,7 @@ class Point:
         return f"{self.strategy.capitalize()} with {self.parameters_text} ({format_seconds(self.seconds)})"
 
 
-#: The longest sequence that is tried, far above any of the paper.
+#: The longest sequence that is tried, far longer than any in the paper.
 MOST_STEPS = 2**24
 
 
@@ -99,7 +99,7 @@ class PaperSetting(Case):
 
     @property
     def with_caches(self) -> PaperSetting:
-        """The same job with the spikes as caches, of which each plan keeps those that pay (docs/cache.md)."""
+        """The same job with spikes as caches. Each plan decides which caches to keep (docs/cache.md)."""
         if self.workload.network is None:
             raise _no_network(self.workload)
         network = self.workload.network.replace(spikes=None)
@@ -107,18 +107,18 @@ class PaperSetting(Case):
 
     @property
     def neurons(self) -> int:
-        """Neurons of the network, all layers and units together. Raises InputError without a network."""
+        """The neurons of the network, in all layers and units. Raises InputError without a network."""
         if self.workload.network is None:
             raise _no_network(self.workload)
         return self.workload.network.neurons
 
     def question(self, *strategies: str, budget: Budget | None = None, **wishes: Any) -> Question:
-        """Return the question which setting of ``strategies`` is best within the memory, or ``budget``."""
+        """Return the question for the best parameters of ``strategies`` within the memory, or ``budget``."""
         limits = vars(self.budget if budget is None else budget)
         return Question(costs=self.costs, goal=Goal(strategies=strategies, **limits, **wishes))
 
     def best(self, *strategies: str, **wishes: Any) -> Point:
-        """Return the best point; ``wishes`` as for ``question``. Raises Infeasible."""
+        """Return the best point. ``wishes`` are arguments of ``question``. Raises Infeasible."""
         question = self.question(*strategies, **wishes)
         winner = question.best()
         if winner is None:
@@ -130,7 +130,7 @@ class PaperSetting(Case):
     ) -> Point:
         """Return a point of a strategy, by the exact model or the paper's equations.
 
-        Its parameters are a mapping, keywords or both, clamped as executed.
+        Parameters are given as a mapping, as keywords or both, and are clamped as in an execution.
         """
         strategy = closed_form_of(name)
         chosen = strategy.clamp(Parameters(parameters, **values), steps=self.costs.steps)
@@ -149,7 +149,7 @@ class PaperSetting(Case):
         return find_largest(lambda steps: self.replace(steps=steps).question(strategy, model=model).fits())
 
     def count_free_states(self) -> int:
-        """Return the number of states that fit besides the resident bytes; a tape counts as one."""
+        """Return the number of states or tapes that fit the memory without the resident bytes."""
         costs = self.costs
         free = self.profile.local_bytes - costs.resident_bytes
         return max(0, free // max(costs.state_bytes, costs.tape_bytes))
@@ -162,8 +162,8 @@ def _no_network(workload: Workload) -> InputError:
 def find_largest(fits: Callable[[int], bool]) -> int:
     """Return the largest number that fits, 0 if none does.
 
-    ``fits`` must be monotone: if it holds for a number, it holds for every smaller one. Plans are: with
-    its chunks clamped, a plan for T steps or n neurons needs no more memory for fewer.
+    ``fits`` must be monotone: if it holds for a number, it holds for every smaller one. It is for plans: with
+    clamped chunks, a plan for T steps or n neurons needs no more memory if T or n is smaller.
     """
     return find_last(fits, 1, MOST_STEPS)
 
@@ -175,14 +175,14 @@ def nearest_root(number: int) -> int:
 
 
 def load_paper_setting() -> PaperSetting:
-    """Return batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU (section IV).
+    """Return the setting of section IV: batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU.
 
     As in the paper, the spikes of all steps stay in local memory.
     """
     workload = load_workload("paper-snn")
     assert workload.network is not None  # noqa: S101 - it is built in
     resident = workload.network.replace(spikes="resident")
-    moved = {"resident_bytes_per_step": workload.basis["cache_bytes"]}
-    basis = {field: entry for field, entry in workload.basis.items() if field != "cache_bytes"} | moved
+    spike_basis = {"resident_bytes_per_step": workload.basis["cache_bytes"]}
+    basis = {field: entry for field, entry in workload.basis.items() if field != "cache_bytes"} | spike_basis
     workload = workload.replace(network=resident, basis=basis)
     return PaperSetting(workload=workload, profile=load_profile("ipu-mk2"))

@@ -1,4 +1,4 @@
-"""Claims and figures as tables, as JSON documents, as CSV rows, and as the page docs/paper.md."""
+"""Shows claims and figures as tables, as JSON documents, as CSV rows, and as the page docs/paper.md."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_se
 from ckptplan.wording import Argument
 
 _STYLES: dict[str, Style] = {"agrees": "good", "agrees by fit": "caution", "disagrees": "bad"}
-#: How numbers of a unit are written; others than these, and percentages, are written as counts.
+#: The formats of units other than percentages and counts.
 _FORMATS: dict[Unit, str] = {"times": "{:.2f}x", "exponent": "{:.3g}", "states": "{:,.10g} states"}
-#: How values of a column are written; those of other columns are counts.
+#: The formats of columns. Values of other columns are counts.
 _COLUMNS: dict[str, Callable[[Any], str]] = {
     "neurons_per_unit": "{:.2f}".format,
     "seconds": format_seconds,
@@ -45,28 +45,28 @@ _CURVE = (
 
 
 def view_claims(claims: Sequence[Claim], setting: PaperSetting) -> View:
-    """Return the claims, with the workload and the machine they are computed for."""
+    """Return the view of claims, with the workload and the machine for which they are computed."""
     rows = list(map(_make_claim_row, claims))
     return View(
         kind="paper_claims",
-        blocks=lambda: _tell_claims(claims, setting),
+        blocks=lambda: _describe_claims(claims, setting),
         document=lambda: {**_job(setting), "claims": rows},
         rows=lambda: rows,
     )
 
 
 def view_figure(figure: PaperFigure, setting: PaperSetting) -> View:
-    """Return the points of a figure."""
+    """Return the view of the points of a figure."""
     return View(
         kind="paper_figure",
-        blocks=lambda: _tell_figure(figure),
+        blocks=lambda: _describe_figure(figure),
         document=lambda: _make_figure_document(figure, setting),
         rows=lambda: _generate_figure_rows(figure),
     )
 
 
-def _tell_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Block]:
-    """Yield one line per claim, then the reasons of those that disagree."""
+def _describe_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Block]:
+    """Yield a table with one line per claim, and the reasons of the claims that disagree."""
     job = f"{setting.workload.name} on {setting.profile.name}"
     yield Paragraph("", head=f"Claims of arXiv 2412.11810 and the model's numbers for {job}")
     records = [
@@ -108,7 +108,7 @@ def _make_record(claim: Claim, *, mark: str) -> dict[str, str]:
 
 
 def _make_claim_row(claim: Claim) -> dict[str, Any]:
-    """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
+    """Return a claim as flat data. Shares are fractions, and an unbounded end of the reading is None."""
     reading = claim.reading
     ends = {"reading_low": reading.low, "reading_high": reading.high}
     return {
@@ -130,8 +130,8 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
     return {"workload": setting.workload.identify(), "profile": setting.profile.identify()}
 
 
-def _tell_figure(figure: PaperFigure) -> Iterator[Block]:
-    """Yield the ends of each curve, and the caption."""
+def _describe_figure(figure: PaperFigure) -> Iterator[Block]:
+    """Yield a table with the ends of each curve, and the caption."""
     yield Paragraph("", head=f"Figure {figure.number}: {figure.title}")
     records = []
     for panel in figure.panels:
@@ -180,7 +180,7 @@ def _make_figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[st
 
 
 def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
-    """Return one row per point; ``x`` and ``y`` name the columns that the panel draws."""
+    """Yield one row per point. ``x`` and ``y`` name the columns that the panel draws."""
     for panel in figure.panels:
         for series in panel.series:
             head = {"figure": figure.number, "panel": panel.name, "series": series.label}
@@ -244,7 +244,7 @@ _PAGE_COLUMNS = ("number", "claim", "paper", "read as", "model", "verdict")
 def render_page(
     claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
 ) -> str:
-    """Return the page; ``pictures`` are links to the figures' files, one per figure."""
+    """Return the page docs/paper.md. ``pictures`` has a link to a picture for each figure."""
 
     def command(**arguments: object) -> str:
         return " ".join(["ckptplan paper", *(str(Argument(*item)) for item in arguments.items())])
@@ -274,8 +274,8 @@ def render_page(
 
 
 def _render_caches(setting: PaperSetting) -> Iterator[str]:
-    """Yield a row for each strategy: its largest T and its times, without and with the decision."""
-    decides = setting.with_caches
+    """Yield a row for each strategy: its largest T and times, without and with a decision about caches."""
+    with_caches = setting.with_caches
 
     def format_largest(there: PaperSetting, name: str) -> str:
         largest = there.find_largest_steps(name)
@@ -291,10 +291,10 @@ def _render_caches(setting: PaperSetting) -> Iterator[str]:
         cells = (
             name,
             format_largest(setting, name),
-            format_largest(decides, name),
+            format_largest(with_caches, name),
             format_overhead(setting, name, _LONG),
-            format_overhead(decides, name, _LONG),
-            format_overhead(decides, name, _LONGER),
+            format_overhead(with_caches, name, _LONG),
+            format_overhead(with_caches, name, _LONGER),
         )
         yield f"| {' | '.join(cells)} |"
 
@@ -302,7 +302,7 @@ def _render_caches(setting: PaperSetting) -> Iterator[str]:
 def _render_disagreements(claims: Sequence[Claim]) -> Iterator[str]:
     for claim in claims:
         if claim.verdict == "disagrees":
-            # Not a Markdown list, which would renumber the claims.
+            # Bold numbers, since a Markdown list would renumber the claims.
             yield f'**{claim.number}.** *"{claim.quote}"* {claim.why}\n'
 
 
@@ -321,7 +321,7 @@ def _name_judged(claims: Sequence[Claim]) -> str:
 
 
 def _format_reading(reading: Reading) -> str:
-    """Return the range that the paper's statement is read as."""
+    """Return the range of a reading as text."""
     low, high = _format_value(reading.low, reading.unit), _format_value(reading.high, reading.unit)
     if reading.low == reading.high:
         return low

@@ -1,4 +1,4 @@
-"""What people see of results: on a console, in files, on pages, in pictures, and in notebooks."""
+"""Shows results to people: on a console, in files, on pages, in pictures, and in notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WIDTH = 100
 
 
 def show_as_html(result: Any) -> str | None:
-    """Return a result as HTML, None if there is nothing to show; other people's text stays text."""
+    """Return a result as HTML for a notebook, None if it has no view. Text from files is escaped."""
     from html import escape
 
     from ckptplan.report.console import draw_blocks
@@ -26,7 +26,7 @@ def show_as_html(result: Any) -> str | None:
 
 
 def _draw(result: Any) -> str:
-    """Return the picture of a result as an image of a page, '' for a result that has nothing to draw."""
+    """Return the picture of a result as an HTML image, '' if it cannot be drawn."""
     from base64 import b64encode
 
     from ckptplan.errors import CkptplanError

@@ -1,4 +1,4 @@
-"""The basis of an estimate: one line that counts what is assumed, or every input with its origin."""
+"""The basis of an estimate: one line that counts the assumed inputs, or every input with its origin."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ckptplan.planning.request import list_budgets
 from ckptplan.report.blocks import Block, Heading, Paragraph, Style, make_facts
 from ckptplan.wording import Argument
 
-#: Titles of kinds of inputs whose name is not their title.
+#: The title of inputs without a source, and titles of kinds of inputs that differ from the kind's name.
 _UNSOURCED, _KINDS = "yours, without a source", {"assumed": "assumed, not measured"}
 
 
 def list_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> tuple[BasisEntry, ...]:
-    """Return the inputs of a study of a job, within the memory of its profile unless the goal names another."""
-    named = goal if goal.local_bytes is not None else goal.model_copy(update=list_budgets(profile))
-    return collect_basis(workload, profile, named)
+    """Return the inputs of a study of a job. The budgets are the profile's unless the goal has a local one."""
+    budgeted = goal if goal.local_bytes is not None else goal.model_copy(update=list_budgets(profile))
+    return collect_basis(workload, profile, budgeted)
 
 
 def count_basis(entries: Sequence[BasisEntry]) -> Iterator[Block]:
-    """Yield 'Estimate basis: 8 of 17 inputs are assumed; --basis lists all', nothing if there are none."""
+    """Yield 'Estimate basis: 8 of 17 inputs are assumed; --basis lists all', or nothing without inputs."""
     if not entries:
         return
     assumed, yours = sum(entry.kind == "assumed" for entry in entries), len(find_unsourced(entries))

@@ -1,4 +1,4 @@
-"""What a result says to people: headings, paragraphs and tables, which a console and a page render alike."""
+"""The blocks of a result's description: headings, paragraphs and tables, for consoles and pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from ckptplan.report.numbers import align_numbers, has_unit
 
-#: How a text stands out: its meaning, not its look.
+#: The meaning of a highlighted text. The console and pages choose its look.
 Style: TypeAlias = Literal["", "strong", "faint", "best", "good", "bad", "warning", "caution"]
 
 
@@ -16,10 +16,10 @@ Style: TypeAlias = Literal["", "strong", "faint", "best", "good", "bad", "warnin
 class Field:
     """A quantity of items, and the column of a table that shows it.
 
-    ``name`` is its key in documents and rows; the unit at its end says how numbers are written. A table shows
-    what ``show`` returns for an item, by default the item's member or attribute of this name. ``title`` heads
-    the column in place of the name. A table that is too wide drops columns: the highest ``priority`` first,
-    those of priority 0 never. ``wraps`` allows cells of several lines, for long texts.
+    ``name`` is its key in documents and rows; the unit at the end of the name decides how numbers are written.
+    A cell is the result of ``show`` for an item, by default the item's member or attribute of this name.
+    ``title`` heads the column in place of the name. If a table is too wide, it drops the column with the
+    highest ``priority`` first, and never one of priority 0. ``wraps`` allows cells of several lines.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Field:
         return replace(self, priority=priority)
 
     def make_cell(self, item: Any) -> Cell:
-        """Return the value that the column shows for an item."""
+        """Return the cell that the column shows for an item."""
         if self.show is not None:
             content = self.show(item)
         else:
@@ -48,13 +48,13 @@ class Field:
 
     @property
     def is_flush_right(self) -> bool:
-        """Whether the cells end at the same place, as numbers do."""
+        """Whether cells are aligned at the right, as numbers are."""
         return self.right or has_unit(self.name)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value that stands out; a number is formatted together with the others of its column."""
+    """A value with a style. A number is formatted together with the other numbers of its column."""
 
     value: str | float | None
     style: Style = ""
@@ -74,7 +74,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text whose line ends are kept, after a ``head`` that stands out; without a head, all of it does."""
+    """A text with its line breaks, after a ``head``. The style is that of the head, or of the whole text."""
 
     kind: ClassVar[str] = "paragraph"
     text: str
@@ -89,7 +89,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a line for each record; without headings, the first cell of a line is its heading."""
+    """A table with a line for each item. Without headings, the first cell of a line is its heading."""
 
     kind: ClassVar[str] = "table"
     fields: tuple[Field, ...]
@@ -99,9 +99,9 @@ class Table:
     def of(
         cls, fields: Iterable[Field], items: Iterable[Any], *, style: Callable[[Any], Style] = lambda _: ""
     ) -> Table:
-        """Return the table that shows fields of items; a name that an item lacks is an empty cell.
+        """Return the table that shows fields of items. A cell is empty if a mapping lacks the name.
 
-        ``style`` returns how the line of an item stands out.
+        ``style`` returns the style of the line of an item.
         """
         fields, rows = tuple(fields), []
         for item in items:
@@ -135,7 +135,7 @@ def _write(field: Field, values: Sequence[str | float | None]) -> list[str]:
 
 
 def make_facts(facts: Mapping[str, Content], style: Style = "") -> Table:
-    """Return a table of names, in a style, with a text for each; names without a text are left out."""
+    """Return a table of names, in a style, with their texts. Names without a text are left out."""
     fields = (
         Field("fact", title="", show=lambda fact: Cell(fact[0], style)),
         Field("text", title="", wraps=True, show=lambda fact: fact[1]),

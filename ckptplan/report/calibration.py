@@ -1,4 +1,4 @@
-"""What a calibration measured: sizes, times, transfers, and their spread."""
+"""Describes a calibration: measured sizes, times and transfers, and their spread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OPERATIONS = ("forward_flops", "backward_flops", "efficiency")
 
 
 def view_calibration(calibrated: Calibrated) -> View:
-    """Return what a calibration measured."""
+    """Return the view of a calibration."""
     rows = list(_list_rows(calibrated))
     return View(
         kind="calibration",
@@ -61,7 +61,7 @@ def _describe(calibrated: Calibrated, rows: Sequence[Mapping[str, Any]]) -> Iter
     where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
     yield Paragraph(f"{where}, {calibration.clock}")
     yield Table.of(_FIELDS, rows)
-    # More than all of a time is no error bar.
+    # An error bar of more than 100 % would allow negative times.
     uncertainty = Argument("uncertainty", f"{min(calibration.uncertainty, 1) * 100:.2g}%")
     yield Paragraph(
         "Forward, recomputed and backward steps are known to within "
@@ -82,8 +82,8 @@ def _list_rows(calibrated: Calibrated) -> Iterator[dict[str, Any]]:
         for field in names:
             # Calibration in JAX measures no peaks.
             if (value := getattr(model, field, None)) is not None:
-                known = intervals.get(field)
-                ends = (None, None) if known is None else (known.low, known.high)
+                measured = intervals.get(field)
+                ends = (None, None) if measured is None else (measured.low, measured.high)
                 low, high = (None if end is None else end * value for end in ends)
                 yield {"field": field, "value": value, "low": low, "high": high}
 

@@ -1,8 +1,8 @@
 """Timelines in the Trace Event Format, which Perfetto and chrome://tracing open.
 
-Written as a stream: complete events ("X") on one track for compute and one for each copy engine, instant
-events ("i") for what takes no time, and a counter ("C") for each memory tier. Times are microseconds with
-three decimals, since a viewer works in nanoseconds: bars that touch share the same rounded end.
+A trace is written as a stream: complete events ("X") on one track for compute and one for each copy engine,
+instant events ("i") for actions without duration, and a counter ("C") for each memory tier. Times are in
+microseconds with three decimals, since viewers work in nanoseconds. So adjacent bars share their rounded end.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TRACKS = {COMPUTE: (1, "compute"), WRITE: (2, "copy engine: write"), READ: (3, 
 class ChromeTrace:
     """Writes a timeline to an open file, event by event; ``close`` completes the JSON.
 
-    ``process`` names the timeline; ``resident_bytes`` is what local memory holds from the start. ``beside``
-    begins another timeline, which the viewer shows below.
+    ``process`` names the timeline. ``resident_bytes`` are the bytes in local memory from the start. ``beside``
+    begins another timeline, which the viewer shows below the first one.
     """
 
     def __init__(self, file: IO[str], *, process: str, about: Mapping[str, Any], resident_bytes: int) -> None:
@@ -45,7 +45,7 @@ class ChromeTrace:
         self._count("remote memory", 0, 0.0)
 
     def add(self, event: Event) -> None:
-        """Write a bar or a moment, and each counter that it changes."""
+        """Write an event as a bar or an instant, and the counters that it changes."""
         track, _ = _TRACKS[event.track]
         kind = kind_of(event)
         start = _nanoseconds(event.start)

@@ -1,6 +1,6 @@
-"""What several reports say of a job and of a plan, each quantity once.
+"""The parts that several reports have in common, for jobs and plans.
 
-Fields of tables, cells of flat rows, members of documents, and phrases about the budget and the parameters.
+These are fields of tables, cells of flat rows, members of documents, and phrases about budget and parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OVER_BASE = Field("overhead", "over base")
 LOCAL = Field("local_peak_bytes", "local")
 #: The columns of a table of plans.
 PLAN = (STRATEGY, PARAMETERS, TIME, OVER_BASE.ranked(3), LOCAL.ranked(2))
-#: What pages say of a plan.
+#: The facts of a plan on pages.
 FACTS = (
     STRATEGY,
     PARAMETERS,
@@ -51,18 +51,18 @@ FACTS = (
     Field("remote_peak_bytes", "remote memory"),
 )
 
-#: A gap below this share is rounding.
+#: A smaller gap is a rounding error: the plan is proved to be optimal.
 PROVED = 1e-9
-#: A plan that uses more than this share of the machine's local memory fills it.
+#: A plan that uses more than this share of the machine's local memory is warned about.
 _FULL = 0.95
-#: The bytes of a workload that stay in local memory, or are scratch.
+#: The fields of a workload for bytes outside checkpoints and tapes: resident bytes and workspace.
 _BESIDE_SCHEDULE = ("resident_bytes", "resident_bytes_per_step", "workspace_bytes")
 #: The length of a bar as long as the budget.
 _BAR = 24
 
 
 def list_plan_columns() -> tuple[str, ...]:
-    """Return the columns of a plan, the same for every plan."""
+    """Return the columns of rows of plans. They are the same for every plan."""
     return (*JOB_COLUMNS, *cost_columns(), *DETAIL_COLUMNS)
 
 
@@ -88,7 +88,7 @@ def make_result_row(result: Plan | Infeasible) -> dict[str, Any]:
 
 
 def make_result_document(result: Plan | Infeasible, **of_plan: Any) -> dict[str, Any]:
-    """Return JSON data: the whole plan with members of plans alone, or the reason why there is none."""
+    """Return JSON data: the plan and the members ``of_plan``, or the reason why there is no plan."""
     if isinstance(result, Plan):
         return {"fits": True, **of_plan, "plan": plan_document(result)}
     return {"fits": False, **_list_reason(result)}
@@ -99,7 +99,7 @@ def _list_reason(error: Infeasible) -> dict[str, Any]:
 
 
 def identify_job(workload: Workload, profile: HardwareProfile) -> dict[str, Any]:
-    """Return which workload and which profile a document is about."""
+    """Return the members of a document that identify its workload and profile."""
     return {
         "workload": {**workload.identify(), "steps": workload.steps},
         "profile": profile.identify(),
@@ -112,12 +112,12 @@ def name_job(workload: Workload, profile: HardwareProfile) -> str:
 
 
 def find_budget(plan: Plan) -> int:
-    """Return the local memory in bytes that a plan had to keep."""
+    """Return the local budget of a plan in bytes."""
     return plan.goal.local_bytes or plan.profile.local_budget_bytes
 
 
 def find_limits(results: Iterable[Plan | Infeasible | None], profile: HardwareProfile) -> tuple[int, float]:
-    """Return the local memory in bytes that results had to keep, and the headroom that it leaves."""
+    """Return the local budget of results in bytes, and the headroom that was subtracted for it."""
     for result in results:
         if isinstance(result, Plan):
             return find_budget(result), result.goal.headroom
@@ -127,11 +127,11 @@ def find_limits(results: Iterable[Plan | Infeasible | None], profile: HardwarePr
 
 
 def _warn_of_streams(plan: Plan) -> Iterator[Paragraph]:
-    """Yield a warning if the inputs or outputs that are streamed take longer than the steps beside them."""
+    """Yield a warning if streaming the inputs or outputs of a step takes longer than the step."""
     network, profile, workload = plan.workload.network, plan.profile, plan.workload
     if network is None:
         return
-    # A step that runs again needs its inputs again.
+    # A recomputed step needs its inputs again, so the quicker of both runs counts.
     step = min(workload.forward_seconds, workload.recompute_seconds)
     rates = (profile.read_bytes_per_second, profile.write_bytes_per_second)
     for name, size, rate in zip(("inputs", "outputs"), network.streamed_bytes, rates, strict=True):
@@ -159,13 +159,13 @@ def format_parameters(plan: Plan | RegularPlan) -> str:
 
 
 def format_cells(row: Mapping[str, Any]) -> str:
-    """Return the parameters in a row, as 'chunk_size 64'; those in units of a solved schedule say nothing."""
+    """Return the parameters in a row, as 'chunk_size 64', without sizes in units of a solved schedule."""
     given = (name for name in all_parameters() if row.get(name) is not None and not name.endswith("_units"))
     return ", ".join(f"{name} {row[name]}" for name in given)
 
 
 def describe_plan(plan: Plan, facts: Sequence[Field] = FACTS) -> list[tuple[str, str]]:
-    """Return the facts of a plan, each with its title, as pages show them where a plan is pointed at."""
+    """Return the facts of a plan, each with its title, as a page shows them in a tooltip."""
     table = Table.of(facts, [make_plan_row(plan)])
     return list(zip(table.headings, table.texts[0], strict=True))
 
@@ -178,7 +178,7 @@ def note_same_schedules(groups: Iterable[Sequence[str]]) -> Iterator[Paragraph]:
 
 
 def passed_over(other: Plan, plan: Plan) -> bool:
-    """Return whether another plan is predicted to be better than the chosen plan, but within the error."""
+    """Return whether another plan is predicted to be better than the chosen one, within the resolution."""
     if plan.goal.objective == "balanced" or plan.goal.model != "exact":
         return False
     costs, other_costs = (
@@ -191,40 +191,40 @@ def passed_over(other: Plan, plan: Plan) -> bool:
 
 
 def explain_choice(plan: Plan) -> str:
-    """Return what the search says about the plan that it chose, '' if nothing."""
+    """Return the notes of the search about its choice of a plan, '' if there are none."""
     return "; ".join(entry.text for entry in plan.estimate_basis if entry.field == "search")
 
 
 def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[str]:
-    """Yield that no solved strategy was searched, if all compared strategies are closed forms."""
+    """Yield a note if all compared strategies are closed forms, so that no solved strategy was searched."""
     if all(strategy.is_closed_form for strategy in compared):
         option = Argument("strategies", "all")
         yield f"only closed forms are compared, which answer at once; {option} adds optimal and others, slowly"
 
 
 def describe_cache(plan: Plan) -> str:
-    """Return which steps keep their caches, and what the others cost; '' if steps have no caches."""
+    """Return which steps keep their caches, and the cost of the other steps; '' if steps have no caches."""
     workload, full = plan.workload, plan.predicted.recomputed_without_cache
     if not workload.cache_bytes:
         return ""
-    what = "spikes" if workload.network is not None and workload.network.activity else "caches"
+    noun = "spikes" if workload.network is not None and workload.network.activity else "caches"
     if plan.cache == "all":
-        return f"the {what} of all steps stay until the steps are reversed"
+        return f"the {noun} of all steps stay until the steps are reversed"
     if plan.cache == "offloaded":
         moved = plan.parameters[OFFLOADED_STEPS]
         return (
-            f"the {what} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
+            f"the {noun} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
             f"those of the last {units.format_count(workload.steps - moved)} stay"
         )
     cached = plan.parameters.get(CACHED_STEPS)
-    kept = "" if cached is None else f"{what} of the last {units.format_count(cached)} steps stay; "
+    kept = "" if cached is None else f"{noun} of the last {units.format_count(cached)} steps stay; "
     full_time, replay_time = map(units.format_seconds, (workload.forward_seconds, workload.recompute_seconds))
     runs = f"{units.format_things(full, 'step')} {'is' if full == 1 else 'are'} recomputed in full"
     return f"{kept}{runs} ({full_time} instead of {replay_time} each)"
 
 
 def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom: float) -> str:
-    """Return what a local budget was taken from, as '74.51 GiB less 10 % headroom'; '' without headroom."""
+    """Return how a local budget was computed, as '74.51 GiB less 10 % headroom'; '' without headroom."""
     if not headroom or budget is None:
         return ""
     memory = find_memory(budget, headroom, machine=profile.local_bytes)
@@ -232,7 +232,7 @@ def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom:
 
 
 def describe_resident(case: Case, budget: int) -> str:
-    """Return what every schedule needs of the memory of one unit, its share of a budget, and its parts."""
+    """Return the local bytes that every schedule needs, their share of a budget, and their parts."""
     parts, resident = case.resident_parts, sum(case.resident_parts.values())
     share = f", {units.format_share(resident / budget)} of the budget" if budget else ""
     listed = "; ".join(f"{name} {units.format_bytes(size)}" for name, size in parts.items())
@@ -240,13 +240,13 @@ def describe_resident(case: Case, budget: int) -> str:
 
 
 def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None = None) -> Iterator[Block]:
-    """Yield what fills the local memory of one unit: what every schedule needs, part by part, and the rest.
+    """Yield a table of the local memory of one unit: bytes that every schedule needs, and the remaining bytes.
 
-    With a plan, the last rows are what it needs and what stays free; without, what is left for a plan.
+    With a plan, the last rows are the bytes of the plan and the free bytes. Without, it is the room for a plan.
     """
     where = " of one unit" if case.profile.units > 1 else ""
-    taken = describe_headroom(case.profile, budget=budget, headroom=headroom)
-    yield Heading(f"Local memory{where}: {units.format_bytes(budget)}{f', {taken}' if taken else ''}")
+    deduction = describe_headroom(case.profile, budget=budget, headroom=headroom)
+    yield Heading(f"Local memory{where}: {units.format_bytes(budget)}{f', {deduction}' if deduction else ''}")
     parts = case.resident_parts
     resident = sum(parts.values())
     scheduled = "checkpoints, tapes and caches" if case.costs.cache_bytes else "checkpoints and tapes"
@@ -269,9 +269,9 @@ def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None =
 
 
 def list_warnings(plan: Plan) -> Iterator[Paragraph]:
-    """Yield how well a plan's time is known, if it was measured.
+    """Yield the error interval of a plan's time, if it was measured, and warnings.
 
-    Yield a warning if the plan fills the memory of a machine, and all other bytes are taken to be none.
+    One warning says that the plan fills local memory while the workload lists no weights and other bytes.
     """
     chosen = "; ".join(entry.text for entry in plan.estimate_basis if entry.field == INTERVAL)
     if interval := chosen or describe_interval(plan):

@@ -1,7 +1,7 @@
-"""A result in every format: as blocks for people, a JSON document, rows of CSV, a page and a picture.
+"""Writes a result in every format: as blocks for people, a JSON document, rows of CSV, a page and a picture.
 
-A result is a ``View``, whose forms are functions: a form is made when a format asks for it. A new format is one
-more entry here; every command takes it up.
+A ``View`` of a result has a function for each form, called only if a format needs this form. A new format is
+one more entry of ``FORMATS``, which every command then accepts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ckptplan.report.blocks import Block
     from ckptplan.report.picture import Chart
 
-#: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
-#: sources needlessly.
+#: The width of plain text outside a terminal. The width 80, which rich assumes there, wraps paths and sources
+#: needlessly.
 _WIDE = 100
 
 
@@ -33,26 +33,26 @@ _WIDE = 100
 class View:
     """One result for every format."""
 
-    #: Names the document, as in ``ckptplan.comparison``; None for one that names itself, as a plan does.
+    #: The kind of the document, as in ``ckptplan.comparison``; None if the document has one, as a plan does.
     kind: str | None
     #: The title that console, page and picture print, as 'Plan: gru on ipu-mk2'.
     heading: str = ""
     title: str = ""
-    #: The local memory of the job in bytes, as the user gave it: people read sizes in units like it.
+    #: The local memory of the job in bytes, as the user gave it. Sizes are printed in the same kind of units.
     memory: float = 0
     #: The blocks below the title.
     blocks: Callable[[], Iterable[Block]] = tuple
-    #: All of it as nested JSON data, in SI base units. A part may be a function without arguments, called when
-    #: the part is written, so that long parts are not all in memory at once.
+    #: The whole result as nested JSON data, in SI base units. A part may be a function without arguments, which
+    #: is called when the part is written, so that long parts are not in memory at the same time.
     document: Callable[[], Mapping[str, Any]] = dict
     #: Flat rows, in SI base units.
     rows: Callable[[], Iterable[Row]] = tuple
-    #: The inputs of the estimate with their origins; none for a result that estimates nothing. Below what
-    #: people read, a line counts them; documents have them in full.
+    #: The inputs of the estimate with their origins; empty for a result that estimates nothing. A line below
+    #: the blocks counts them, and documents list them.
     basis: Callable[[], Sequence[BasisEntry]] = tuple
-    #: That nothing fits, as 'no strategy fits'; commands then exit with the code for that.
+    #: If nothing fits, a text that says so, as 'no strategy fits'. Commands then exit with the status for this.
     unmet: str = ""
-    #: Its picture, None if it has none.
+    #: The picture of the result, None if it has none.
     chart: Callable[[], Chart | None] = lambda: None
     #: The plans whose schedules its page shows, by label.
     plans: Callable[[], Sequence[ShownPlan]] = tuple
@@ -70,7 +70,7 @@ class View:
 class ShownPlan:
     """A plan whose schedule a page shows when a reader chooses it.
 
-    The ``first`` one is shown before, and drawn more finely than the others.
+    The plan that is ``first`` is shown from the start, and drawn more finely than the others.
     """
 
     label: str
@@ -79,7 +79,7 @@ class ShownPlan:
 
 
 class Column(list[Any]):
-    """A long list of plain values in a document; JSON keeps it on one line."""
+    """A long list of plain values in a document, which JSON text has on one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class Format:
 
     #: Yields a result as text, piece by piece: some results are larger than memory.
     render: Callable[[View], Iterator[str]]
-    #: How a file's name ends that asks for this format, as '.json'; None if no name does.
+    #: The suffix of a file's name that selects this format, as '.json'; None if no suffix does.
     suffix: str | None = None
 
     def write(self, view: View, path: str) -> None:
@@ -113,30 +113,30 @@ def _render_text(view: View) -> Iterator[str]:
     yield text.encode(encoding, errors="replace").decode(encoding)
 
 
-#: What people read: with colours on a terminal, as plain text elsewhere.
+#: Text for people: with colours on a terminal, plain elsewhere.
 TEXT = Format(render=_render_text)
 #: Every format by name, as ``--format`` takes it, the default first.
 FORMATS: dict[str, Format] = {
     "table": TEXT,
-    # Parts of a document that are functions are called when they are reached.
+    # generate_json calls the functions in a document when it reaches them.
     "json": Format(render=lambda view: generate_json(view.document()), suffix=".json"),
     "csv": Format(render=lambda view: csv_pieces(view.rows()), suffix=".csv"),
 }
 
 
 def format_of_file(path: str) -> Format | None:
-    """Return the format that a file's name asks for, None if it asks for none."""
+    """Return the format that the suffix of a file's name selects, None if it selects none."""
     suffix = Path(path).suffix.lower()
     return next((format_ for format_ in FORMATS.values() if suffix and format_.suffix == suffix), None)
 
 
 def _find_width() -> int:
-    """Return COLUMNS; or the width of the terminal that a pipe or pager probably leads to; or else 100."""
+    """Return COLUMNS, or else the width of the terminal at the other streams (at most 100), or else 100."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000:
         return int(columns)
     for stream in (sys.stderr, sys.stdin):
-        # A stream may be no terminal, closed, or none of the system's.
+        # A stream may be no terminal, be closed, or be an object without a descriptor.
         with suppress(AttributeError, OSError, ValueError):
             return min(os.get_terminal_size(stream.fileno()).columns or _WIDE, _WIDE)
     return _WIDE

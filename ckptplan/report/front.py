@@ -25,9 +25,9 @@ from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.units import format_bytes, format_seconds, format_share, format_things
 from ckptplan.wording import Argument
 
-#: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
+#: The rows of the table, evenly spaced in the logarithm of the memory without resident bytes.
 _RUNGS = 10
-#: What documents and rows say of a point besides its strategy and parameters.
+#: The columns of a point in documents and rows, apart from its strategy and parameters.
 _COSTS: Columns = {
     "local_peak_bytes": "whole",
     "remote_peak_bytes": "whole",
@@ -41,27 +41,27 @@ _CAPTION = (
 )
 #: Points written at a time.
 _BLOCK = 10_000
-#: Points of a front whose schedules a page draws, beside the best plan and the knee.
+#: The points of a front whose schedules a page draws, in addition to the best plan and the knee.
 _POINTS = 3
 #: The largest time over base that a picture shows if the best plan takes less.
 _SHOWN = 1.0
 
 
 def view_front(front: ParetoFront, *, every: bool = False, own: Plan | None = None) -> View:
-    """Return the front of all strategies and that of each; points are written as a stream.
+    """Return the view of a front, with the fronts of all strategies. Points are written as a stream.
 
-    Its basis is that of the quickest plan. Rows are the points of each strategy's front, ``on_front`` if no
-    strategy beats them. Its picture has the colours of ``every`` strategy if wanted. The page of a plan, its
-    ``own``, has one schedule beside it: that of the best plan of the front, if it differs.
+    The basis is that of the quickest plan. Rows are the points of each strategy's front, ``on_front`` if no
+    strategy beats them. With ``every``, the picture has colours for all strategies. If the view is a part of
+    the page of a plan, ``own`` is this plan, and the best plan of the front is shown beside it if it differs.
     """
     columns: Columns = {**JOB_COLUMNS, "strategy": "text", **parameter_columns(), **_COSTS, "on_front": "truth"}
-    lack = front.lacks(front.budget_bytes)
+    reason = front.lacks(front.budget_bytes)
     return View(
         kind="front",
         heading="Memory and time",
         title=fields.name_job(front.workload, front.profile),
         memory=find_memory(front.budget_bytes, front.headroom, machine=front.profile.local_bytes),
-        unmet="" if lack is None else f"no plan keeps the budget: {format_need(lack)}",
+        unmet="" if reason is None else f"no plan keeps the budget: {format_need(reason)}",
         blocks=lambda: _describe_front(front),
         document=lambda: {
             **fields.identify_job(front.workload, front.profile),
@@ -115,7 +115,7 @@ def _choose_plans(front: ParetoFront, own: Plan | None) -> list[ShownPlan]:
 
 
 def _choose_places(front: ParetoFront) -> list[int]:
-    """Return points that the picture shows: the ends, the best plan, the knee, and plans between them."""
+    """Return the points whose schedules a page shows: ends, best plan, knee, and points between them."""
     best = front.place_within(front.budget_bytes)
     slowest = _SHOWN if best is None else max(_SHOWN, float(front.overhead[best]))
     first = max(0, min(int((front.overhead > slowest).sum()), len(front) - 1))
@@ -153,20 +153,20 @@ def _describe_front(front: ParetoFront) -> Iterator[Block]:
 
 
 def _list_notes(front: ParetoFront) -> Iterator[str]:
-    """Yield what the table leaves out, and what is not proved between the budgets that were solved."""
+    """Yield notes about points that the table omits, and about gaps between solved budgets."""
     yield from fields.note_closed_forms(front.compared)
     if front.resolution:
         share = format_share(front.resolution)
-        every = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
-        yield f"plans within {share} of a listed one, in memory and in time, are left out{every}"
+        hint = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
+        yield f"plans within {share} of a listed one, in memory and in time, are left out{hint}"
     if front.at_budgets:
         gain = format_share(float(front.may_gain.max(initial=0.0)))
-        more = (
+        advice = (
             f"{Argument('exact', True)} lists all"
             if front.workload.steps <= MOST_EXACT and not front.varies_caches
             else "more points tell"
         )
-        yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {more}"
+        yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {advice}"
     open_ended = {
         name for name, curve in front.by_strategy.items() if not curve.exact and not curve.proves_bounds
     }
@@ -188,7 +188,7 @@ def _list_notes(front: ParetoFront) -> Iterator[str]:
 
 
 def _make_table(front: ParetoFront, *, label: str) -> Table:
-    """Return plans from the least memory to the least time, with the marks of some of them."""
+    """Return a table of plans from the least memory to the least time, with marks at the best and the knee."""
     labels = mark_points(front, label=label)
     columns = (
         fields.LOCAL,
@@ -205,7 +205,7 @@ def _make_table(front: ParetoFront, *, label: str) -> Table:
 
 
 def mark_points(front: ParetoFront, *, label: str = "quickest") -> dict[int, str]:
-    """Return the labels of points: the quickest within the budget, with that label, and the knee."""
+    """Return labels by point: ``label`` for the quickest plan within the budget, and 'knee'."""
     best, knee = front.place_within(front.budget_bytes), front.knee_place
     budget = f"{label} within {format_bytes(front.budget_bytes)}"
     if best is None or knee is None:
@@ -214,7 +214,7 @@ def mark_points(front: ParetoFront, *, label: str = "quickest") -> dict[int, str
 
 
 def _explain_best(front: ParetoFront) -> str:
-    """Return which plan is to be run within the budget where it is not the quickest of the front, else ''."""
+    """Return a line about the plan to run within the budget, '' if it is the quickest plan of the front."""
     place = front.place_within(front.budget_bytes)
     if place is None:
         return ""
@@ -227,7 +227,7 @@ def _explain_best(front: ParetoFront) -> str:
 
 
 def _make_strategies_table(front: ParetoFront) -> Table:
-    """Return the least memory of each strategy, its time within the budget, and its share of the front."""
+    """Return a table of strategies: least memory, time within the budget, and number of points on the front."""
     rows = []
     for name, curve in front.by_strategy.items():
         row = {
@@ -241,7 +241,7 @@ def _make_strategies_table(front: ParetoFront) -> Table:
         if (place := curve.place_within(front.budget_bytes)) is not None:
             row |= {"seconds": float(curve.seconds[place]), "overhead": float(curve.overhead[place])}
         elif curve.resolution and curve.lacks(front.budget_bytes) is None:
-            # Plans that fit may be left out for a listed one that needs a little more memory.
+            # A plan that fits may be omitted because a listed plan with a little more memory is close to it.
             predicted = curve.at(front.budget_bytes).predicted
             row |= {"seconds": predicted.seconds, "overhead": predicted.overhead}
         rows.append(row)
@@ -264,7 +264,7 @@ def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
 
 
 def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of a front: the same names for all, 0 for parameters that a strategy lacks."""
+    """Return the columns of a front. All fronts have the same names; a parameter that a strategy lacks is 0."""
     absent = np.zeros(len(front), dtype=np.int64)
     parameters = front.parameters
     return {

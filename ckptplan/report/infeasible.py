@@ -1,4 +1,4 @@
-"""Why nothing fits: every limit in words, the message, and the reason in a few words."""
+"""Says why nothing fits: the full message, and the reason in a few words for tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckptplan.wording import Argument
 
 @dataclass(frozen=True, kw_only=True)
 class LimitWords:
-    """How one limit is named and its amounts are written."""
+    """The words for one limit, and the format of its amounts."""
 
     #: As in "the next breaks: remote memory".
     name: str
@@ -28,22 +28,22 @@ class LimitWords:
     short: Callable[[float], str] = format_bytes
 
     def exact(self, value: float, *, like: float) -> str:
-        """Return an amount in a message; bytes in units like those of a size, and counted, too."""
+        """Return an amount for a message. Bytes are written in the units of ``like``, and as a count."""
         if self.short is not format_bytes:
             return self.short(value)
         return f"{format_bytes(value, like=like)} ({format_things(int(value), 'byte')})"
 
 
-#: The limit on the time of a batch that ``largest`` has besides.
+#: The additional limit of ``largest`` on the time of a batch.
 DEADLINE: Final = "deadline"
 
 
 def name_limit(limit: Limit | Literal["deadline"]) -> str:
-    """Return what a limit is called, as in "the next breaks: remote memory"."""
+    """Return the name of a limit, as in "the next breaks: remote memory"."""
     return "the deadline" if limit == DEADLINE else LIMITS[limit].name
 
 
-#: How each limit is written.
+#: The words for each limit.
 LIMITS: dict[Limit, LimitWords] = {
     "local_bytes": LimitWords(
         name="local memory",
@@ -70,21 +70,21 @@ LIMITS: dict[Limit, LimitWords] = {
     ),
 }
 
-#: What stays in memory is named if it is this share of the need.
+#: The bytes that stay in local memory are listed if they are at least this share of the need.
 _DOMINATES = 0.5
 
 
 def format_infeasible(error: Infeasible) -> str:
     """Return the message: binding limit, need, have, and changes that would help."""
     words = LIMITS[error.binding]
-    taken, given = "", error.have
+    headroom, memory = "", error.have
     if error.binding == "local_bytes" and error.headroom:
-        given = add_headroom(int(error.have), error.headroom)
-        taken = f": {format_bytes(given, like=given)} less {format_share(error.headroom)} headroom"
+        memory = add_headroom(int(error.have), error.headroom)
+        headroom = f": {format_bytes(memory, like=memory)} less {format_share(error.headroom)} headroom"
     lines = [
         f"{error.subject}: {words.broken}",
-        f"  {words.needs} {words.exact(error.need, like=given)}{_tell_slow(error)}",
-        f"  {'has':<{len(words.needs)}} {words.exact(error.have, like=given)}{taken}",
+        f"  {words.needs} {words.exact(error.need, like=memory)}{_tell_slow(error)}",
+        f"  {'has':<{len(words.needs)}} {words.exact(error.have, like=memory)}{headroom}",
     ]
     lines += _describe_stays(error)
     if error.suggestions:
@@ -99,14 +99,14 @@ def format_infeasible(error: Infeasible) -> str:
 
 
 def _tell_slow(error: Infeasible) -> str:
-    """Return why more is suggested than is needed at least, '' if it is not."""
+    """Return why the suggested budget exceeds the least need, '' if it does not."""
     sizes = [suggestion["value"] for suggestion in error.suggestions if suggestion["change"] == "local_bytes"]
     slow = error.binding == "local_bytes" and not error.headroom and sizes and min(sizes) > error.need
     return ", but such plans are too slow to use" if slow else ""
 
 
 def _describe_stays(error: Infeasible) -> list[str]:
-    """Return what dominates the need, if that is what no schedule moves out of local memory."""
+    """Return lines about the bytes that every schedule keeps in local memory, if they dominate the need."""
     total = sum(error.stays.values())
     if not total or total < _DOMINATES * error.need:
         return []
@@ -125,6 +125,6 @@ def format_reason(binding: Limit, need: float) -> str:
 
 
 def format_need(error: Infeasible) -> str:
-    """Return what is needed and what there is, for a line: 'needs at least 9.071 MiB, has 512 KiB'."""
+    """Return the needed and the available amount: 'needs at least 9.071 MiB, has 512 KiB'."""
     words = LIMITS[error.binding]
     return f"{words.needs} {words.short(error.need)}, has {words.short(error.have)}"

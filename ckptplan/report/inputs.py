@@ -1,4 +1,4 @@
-"""What a plan is made for, as lists and one by one: hardware profiles with their checks, and workloads."""
+"""Describes the inputs of plans: lists of profiles and workloads, single ones, and checks of profiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.units import format_seconds
 
-#: Fields of profiles in a list: their numbers, and how many of these are assumed.
+#: Fields of a list of profiles: their numbers, and how many of the numbers are assumed.
 _PROFILES = (
     Field("name"),
     Field("units", right=True, priority=1),
@@ -32,12 +32,12 @@ _WORKLOADS = (
     Field("tape_bytes", "tape"),
     Field("description", "what it is", wraps=True),
 )
-#: Fields of a workload and its parts that are no numbers, or are shown with them.
+#: Fields of a workload and its parts that are not listed, since they are texts or shown with the numbers.
 _TEXTS = ("name", "description", "basis", "measured")
 
 
 def _list_models(models: Sequence[HardwareProfile | Workload]) -> list[dict[str, Any]]:
-    """Return a row for each model: its name and its numbers, and which numbers of a profile are assumed."""
+    """Return a row for each model: its name and numbers, and the names of a profile's assumed numbers."""
     return [
         {
             "name": model.name,
@@ -51,12 +51,12 @@ def _list_models(models: Sequence[HardwareProfile | Workload]) -> list[dict[str,
 
 
 def _view_rows(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *shown: Block) -> View:
-    """Return a list, whose document has its rows as a member."""
+    """Return the view of a list. Its document has the rows as ``member``."""
     return View(kind=kind, blocks=lambda: shown, document=lambda: {member: rows}, rows=lambda: rows)
 
 
 def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
-    """Return a list of profiles."""
+    """Return the view of a list of profiles."""
     rows = _list_models(profiles)
     hint = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
     return _view_rows("profiles", "profiles", rows, Table.of(_PROFILES, rows), Paragraph(hint))
@@ -67,20 +67,20 @@ def _or_unbounded(size: int | None) -> int | str:
 
 
 def view_workloads(workloads: Sequence[Workload]) -> View:
-    """Return a list of workloads."""
+    """Return the view of a list of workloads."""
     rows = _list_models(workloads)
     hint = "Every number and how it was obtained: ckptplan workloads show NAME"
     return _view_rows("workloads", "workloads", rows, Table.of(_WORKLOADS, rows), Paragraph(hint))
 
 
 def view_profile(profile: HardwareProfile) -> View:
-    """Return every number of a profile with its grade and its source."""
+    """Return the view of a profile: every number with its grade and its source."""
     sources = {name: profile.sources.get(name) for name in NUMBERS}
     rows = [
         {"number": name, "value": getattr(profile, name), **(source.model_dump() if source else {})}
         for name, source in sources.items()
     ]
-    known = [row for row in rows if row["value"] is not None or "grade" in row]
+    stated = [row for row in rows if row["value"] is not None or "grade" in row]
     fields = Field("number", ""), Field("text", "", wraps=True, show=_describe_number)
     grades = ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
     return View(
@@ -88,7 +88,7 @@ def view_profile(profile: HardwareProfile) -> View:
         heading="Profile",
         title=_name_model(profile),
         memory=profile.local_bytes,
-        blocks=lambda: (Table.of(fields, known), Paragraph(f"Grades: {grades}")),
+        blocks=lambda: (Table.of(fields, stated), Paragraph(f"Grades: {grades}")),
         document=lambda: {"profile": {**_dump(profile), "headroom": profile.headroom}},
         rows=lambda: rows,
     )
@@ -104,13 +104,13 @@ def _describe_number(row: Mapping[str, Any]) -> str:
 
 
 def view_workload(workload: Workload) -> View:
-    """Return every number of a workload with its basis."""
+    """Return the view of a workload: every number with its basis."""
     measured = {} if workload.calibration is None else workload.calibration.measured
     rows: list[dict[str, Any]] = []
     unused = dict(workload.basis)
     for name, value in sorted(_list_parts(workload), key=lambda part: "." in part[0]):
         row = {"field": name, "value": value}
-        # The basis of a table stands at its first number.
+        # A table has one basis, which is shown at its first number.
         basis = unused.pop(name.partition(".")[0], None)
         if basis is not None:
             interval = _describe_interval(value, measured[name]) if name in measured else ""
@@ -134,7 +134,7 @@ def _describe_field(row: Mapping[str, Any]) -> str:
 
 
 def _list_parts(model: ModelPart, within: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the fields that have a value; those of a part of the model are named after the part, too."""
+    """Yield the fields that have a value. Fields of a part have the name of the part in front."""
     for field in type(model).model_fields:
         value = getattr(model, field)
         if isinstance(value, ModelPart):
@@ -144,7 +144,7 @@ def _list_parts(model: ModelPart, within: str = "") -> Iterator[tuple[str, objec
 
 
 def _describe_interval(value: object, measured: Measured) -> str:
-    """Return the interval of a measured time, as the beginning of how it was measured."""
+    """Return the interval of a measured time, as '1.1 ms to 1.2 ms by 5 rounds; '; '' without one."""
     if measured.low is None or measured.high is None or not isinstance(value, float):
         return ""
     low, high = (format_seconds(value * end) for end in (measured.low, measured.high))
@@ -152,7 +152,7 @@ def _describe_interval(value: object, measured: Measured) -> str:
 
 
 def view_checks(profiles: Sequence[HardwareProfile]) -> View:
-    """Return what a check reports of each valid profile: which numbers are assumed, and which lack a source."""
+    """Return the view of a check of valid profiles: assumed numbers, and numbers without a source."""
     rows = [
         {
             "name": profile.name,

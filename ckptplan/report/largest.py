@@ -19,17 +19,17 @@ from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.units import format_count, format_percent, format_seconds
 from ckptplan.wording import Argument
 
-#: Fields of a reach in rows and in the document; its plan follows them.
-_FINDINGS = ("value", "bound_by", "proved", "interrupted")
-#: What the numbers of a quantity count.
+#: Fields of a reach in rows and in the document, before the fields of its plan.
+_OUTCOMES = ("value", "bound_by", "proved", "interrupted")
+#: The unit of each quantity.
 COUNTED = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
-#: What the note says of each quantity if every value fits, after "no"; and what the next value breaks then.
+#: If every value fits: words of a note after "no", and the limit that the next value breaks.
 _UNLIMITED = {"T": "sequence is too long", "batch": "batch is too large", "neurons": "layer is too wide"}
 _NO_LIMIT = "nothing"
 
 
 def view_largest(reaches: LargestValues) -> View:
-    """Return the largest value of each strategy, with the plan there."""
+    """Return the view of the largest value of each strategy, with the plan for it."""
     quantity, case = reaches.quantity, reaches.case
     plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
     results = (reach.plan or reach.infeasible for reach in reaches.values())
@@ -47,7 +47,7 @@ def view_largest(reaches: LargestValues) -> View:
         unmet="" if plans else "nothing fits",
         blocks=lambda: _compare_reaches(reaches, rows),
         document=lambda: _make_document(reaches, rows),
-        rows=lambda: Rows(columns=("quantity", *_FINDINGS, *fields.list_plan_columns()), rows=rows),
+        rows=lambda: Rows(columns=("quantity", *_OUTCOMES, *fields.list_plan_columns()), rows=rows),
         basis=lambda: plans[0].estimate_basis if plans else (),
         chart=lambda: Chart(
             drawing="largest",
@@ -59,11 +59,11 @@ def view_largest(reaches: LargestValues) -> View:
 
 
 def _make_document(reaches: LargestValues, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the values as JSON data, each with the plan there."""
+    """Return the values as JSON data, each with the plan for it."""
     same = list_same_schedules([reach.plan for reach in reaches.values() if reach.plan is not None])
     strategies = {
         name: {
-            **{finding: row[finding] for finding in _FINDINGS},
+            **{column: row[column] for column in _OUTCOMES},
             "same_schedule": list(same.get(name, ())),
             "plan": None if reach.plan is None else plan_document(reach.plan),
         }
@@ -78,8 +78,8 @@ def _make_document(reaches: LargestValues, rows: list[dict[str, Any]]) -> dict[s
 
 
 def _make_row(reach: Reach) -> dict[str, Any]:
-    """Return the largest value of a strategy and the plan there, or the reason why there is none."""
-    row = {name: getattr(reach, name) for name in _FINDINGS}
+    """Return the row of a strategy: the largest value and the plan for it, or the reason why there is none."""
+    row = {name: getattr(reach, name) for name in _OUTCOMES}
     if reach.plan is not None:
         return {**row, **fields.make_plan_row(reach.plan)}
     if reach.bound_by == DEADLINE and reach.infeasible is None:
@@ -90,7 +90,7 @@ def _make_row(reach: Reach) -> dict[str, Any]:
 
 
 def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iterator[Block]:
-    """Yield a line for each strategy, and what is not proved."""
+    """Yield a table with a line for each strategy, and notes about values that are not proved."""
     # The largest value without checkpoints.
     base = reaches["base"].value if "base" in reaches else 0
     plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
@@ -133,11 +133,11 @@ def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iter
     for line in fields.note_closed_forms(map(strategy_of, reaches)):
         yield Paragraph(line, style="faint")
     for plan in plans[:1]:
-        taken = fields.describe_headroom(
+        deduction = fields.describe_headroom(
             plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom
         )
-        if taken:
-            yield Paragraph(f"local budget: {taken}", style="faint")
+        if deduction:
+            yield Paragraph(f"local budget: {deduction}", style="faint")
         yield from fields.list_warnings(plan)
 
 

@@ -21,19 +21,19 @@ from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_bytes, format_count, format_duration, format_percent, format_share
 from ckptplan.wording import Argument
 
-#: The columns of a row that are about the machine, and not about its plan.
+#: The columns of a row that describe the machine instead of its plan.
 _MACHINE_COLUMNS = (
     "times", "missing", "seconds_low", "seconds_high", "largest_steps", "largest_strategy", "batches",
     "run_seconds", "price_per_hour", "run_price", "most_joules", "meets_deadline",
 )  # fmt: skip
 #: The sign before an estimated time.
 _ESTIMATED = "~"
-#: Machines that a line names at most.
-_SOME = 3
+#: The most machines that a line names.
+_MOST_NAMED = 3
 
 
 def view_machines(comparison: MachineComparison) -> View:
-    """Return machines side by side."""
+    """Return the view of machines side by side."""
     workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
     batches, deadline = comparison.batches, comparison.deadline
     run = "one batch" if batches == 1 else f"a run of {format_count(batches)} batches"
@@ -83,7 +83,7 @@ def view_machines(comparison: MachineComparison) -> View:
 
 
 def _describe_comparison(comparison: MachineComparison) -> Iterator[blocks.Block]:
-    """Yield a line for each machine, the answers, the plans, and what the numbers rest on."""
+    """Yield a table of machines, the quickest and the cheapest one, the plans, and notes about the numbers."""
     workload, machines = comparison.workload, comparison.machines
     yield _make_table(comparison)
     for line in _summarise(comparison):
@@ -102,7 +102,7 @@ def _describe_comparison(comparison: MachineComparison) -> Iterator[blocks.Block
 
 
 def _list_rows(comparison: MachineComparison) -> Rows:
-    """Return a flat row for each machine; times that belong to another machine are left out."""
+    """Return a flat row for each machine. Times that were measured on another machine are left out."""
     job = {"workload": comparison.workload.name, "steps": comparison.workload.steps}
     rows = []
     for machine in comparison.machines:
@@ -148,7 +148,7 @@ def name_time(machine: Machine) -> str:
 
 
 def _summarise(comparison: MachineComparison) -> Iterator[str]:
-    """Yield the answer in a line or two: the quickest machine, and the cheapest that meets the deadline."""
+    """Yield lines about the quickest machine, and about the cheapest one that meets the deadline."""
     quickest, cheapest, deadline = comparison.quickest, comparison.cheapest, comparison.deadline
     timed = [machine for machine in comparison.machines if machine.seconds is not None]
     if quickest is not None and quickest.run_seconds is not None:
@@ -167,26 +167,26 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
             cheapest, [machine for machine in meeting if machine.run_price is not None], by_price=True
         )
         unpriced = [machine.profile.name for machine in meeting if machine.run_price is None]
-        yield from _name_some("no price is known for {names}", unpriced)
+        yield from _name_machines("no price is known for {names}", unpriced)
     elif deadline is not None:
         names = ", ".join(machine.profile.name for machine in meeting) or "none of them"
         yield f"Within {format_duration(deadline)}: {names}"
 
 
 def _list_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool = False) -> Iterator[str]:
-    """Yield a line about the machines that may be ahead of the first, as their intervals overlap.
+    """Yield a line about the machines that may be ahead of the first, since their intervals overlap.
 
-    If two machines have the same times of a step, one estimate holds for both, so their order is certain.
+    Machines with the same step times are left out: the same estimate holds for both, so the order is certain.
     """
 
     def find_ends(machine: Machine) -> list[float]:
         return [end * (machine.price_per_hour or 0.0) if by_price else end for end in machine.run_ends]
 
     most, times = find_ends(first)[1], _list_times(first)
-    # The first itself has its own times, too.
+    # This also leaves out the first machine itself.
     others = [machine for machine in machines if _list_times(machine) != times]
     rivals = [machine.profile.name for machine in others if find_ends(machine)[0] < most]
-    yield from _name_some(f"{{names}} may be just as {'cheap' if by_price else 'quick'}", rivals)
+    yield from _name_machines(f"{{names}} may be just as {'cheap' if by_price else 'quick'}", rivals)
 
 
 def _list_times(machine: Machine) -> list[float]:
@@ -194,10 +194,10 @@ def _list_times(machine: Machine) -> list[float]:
     return [] if machine.plan is None else [getattr(machine.plan.workload, name) for name in TIMES]
 
 
-def _name_some(text: str, names: Sequence[str]) -> Iterator[str]:
+def _name_machines(text: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a line about machines with their names in it, if there are any."""
     if names:
-        listed = ", ".join([*names[:_SOME], "others"] if len(names) > _SOME else names)
+        listed = ", ".join([*names[:_MOST_NAMED], "others"] if len(names) > _MOST_NAMED else names)
         first, comma, last = listed.rpartition(", ")
         yield f"  {text.format(names=f'{first} and {last}' if comma else last)}"
 
@@ -225,12 +225,12 @@ def _describe_resident(machine: Machine, workload: Workload) -> str:
 
 
 def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
-    """Yield what is estimated, missing, or the same for all machines."""
+    """Yield notes about times that are estimated, missing, or the same for all machines."""
     workload, machines = comparison.workload, comparison.machines
     estimated = [machine for machine in machines if machine.times == "estimated"]
     if estimated:
-        theirs = f"the times of {workload.name} belong to {workload.timed_on}"
-        whose = f"nobody timed {workload.name}" if workload.is_estimated else theirs
+        elsewhere = f"the times of {workload.name} belong to {workload.timed_on}"
+        whose = f"nobody timed {workload.name}" if workload.is_estimated else elsewhere
         yield (
             f"{_ESTIMATED} estimated",
             f"by a roofline of peak rates, as {whose}; "

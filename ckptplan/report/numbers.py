@@ -1,4 +1,4 @@
-"""Writes the numbers of fields as text: the end of a field's name says which unit its numbers have."""
+"""Writes the numbers of fields as text. The end of a field's name determines the unit of its numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ckptplan import units
 
 #: The numbers of a column share one unit if the largest is less than this many times the smallest.
 _SIMILAR = 1000.0
-#: Numbers in a shared unit are smaller than this one, so that they have at most six digits before the point.
+#: Upper limit on numbers in a shared unit, so that they have at most six digits before the point.
 _LARGE = 1e6
 
 
@@ -18,12 +18,12 @@ def format_price(price: float) -> str:
 
 
 def format_energy(joules: float) -> str:
-    """Return an energy in joules, or in kilowatt-hours from a tenth of one."""
+    """Return an energy in joules, or in kilowatt-hours from 0.1 kWh on."""
     value, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules, "J")
     return f"{float(f'{value:.3g}'):,g} {unit}"
 
 
-#: How a number is written, by the end of its field's name; the first ending that fits counts.
+#: The format of a number, by the end of its field's name. The first ending that matches is used.
 _FORMATS: dict[str, Callable[[float], str]] = {
     "headroom": units.format_share,
     "efficiency": units.format_share,
@@ -42,7 +42,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "run_price": format_price,
     "joules": format_energy,
 }
-#: Reads the texts of a format again, for the formats whose numbers can share a unit.
+#: The parser of each format whose numbers can share a unit.
 _PARSERS: dict[Callable[[float], str], Callable[[str], float]] = {
     units.format_bytes: units.parse_bytes,
     units.format_seconds: units.parse_seconds,
@@ -51,7 +51,7 @@ _PARSERS: dict[Callable[[float], str], Callable[[str], float]] = {
 
 
 def has_unit(field: str) -> bool:
-    """Return whether the name of a field says which unit its numbers have."""
+    """Return whether the name of a field determines the unit of its numbers."""
     return field.endswith(tuple(_FORMATS))
 
 
@@ -67,7 +67,7 @@ def format_field(field: str, value: object) -> str:
 def align_numbers(field: str, values: Sequence[float]) -> list[str]:
     """Return the numbers of a column of a table as text, in one unit with equal decimals if they are similar.
 
-    '50.00 ms' stands above '33.40 ms'. Numbers that are not similar have their own units.
+    '50.00 ms' stands above '33.40 ms'. If the numbers differ too much, each has its own unit.
     """
     form = _find_format(field)
     sizes = [abs(value) for value in values if value]
@@ -90,7 +90,7 @@ def _count_decimals(value: float) -> int:
 
 
 def _pad_units(texts: Sequence[str]) -> list[str]:
-    """Return texts with short units padded, so that numbers flush right end at the same place."""
+    """Return texts with short units padded, so that the numbers of a right-aligned column are aligned."""
     endings = [text.rpartition(" ")[2] if " " in text else "" for text in texts]
     widest = max(map(len, endings), default=0)
     return [f"{text}{' ' * (widest - len(unit))}" for text, unit in zip(texts, endings, strict=True)]

@@ -1,4 +1,4 @@
-"""What it costs not to know T: online schedules beside the optimum that knows it."""
+"""Describes the cost of not knowing T: online schedules compared with the optimum that knows T."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckptplan.report.formats import View
 from ckptplan.report.picture import Chart
 from ckptplan.studies.online import OnlineFactors
 
-#: Lengths that the table shows, evenly in powers.
+#: The number of lengths in the table, evenly spaced in the logarithm.
 _SHOWN = 12
 _FIELDS = (
     Field("steps", "T", right=True),
@@ -25,7 +25,7 @@ _FIELDS = (
 
 
 def view_online(factors: OnlineFactors) -> View:
-    """Return the factors of all lengths; the table shows a few of them."""
+    """Return the view of the factors of all lengths. The table shows a few lengths."""
 
     def list_rows() -> Iterator[dict[str, Any]]:
         names = [field.name for field in _FIELDS]

@@ -1,4 +1,4 @@
-"""Pictures of results, their sizes and file formats; importing the module loads no drawing code."""
+"""Defines pictures of results, their sizes and file formats. Importing this module loads no drawing code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FORMATS = ("png", "svg", "pdf")
 class Size:
     """The size of a picture as it is printed or shown.
 
-    ``width`` and ``height`` are in inches; a height of None is chosen by each kind of picture. ``points`` is
-    the size of the text, and ``dots`` the dots per inch of a PNG.
+    ``width`` and ``height`` are in inches; if the height is None, each kind of picture chooses it. ``points``
+    is the size of the text, and ``dots`` are the dots per inch of a PNG.
     """
 
     name: str
@@ -53,10 +53,10 @@ def picture_format(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A picture of a result, with a title and a caption on a page; matplotlib is imported when it is drawn.
+    """A picture of a result, with a title and a caption on a page. Drawing it imports matplotlib.
 
-    ``drawing`` is how ``report.plots`` draws the result; it takes the ``options``. If the chart
-    ``has_dots``, these are the plans whose schedules a page shows.
+    ``drawing`` names the drawing function of ``report.plots``, which takes the ``options``. A chart that
+    ``has_dots`` also takes the plans whose schedules a page shows, and draws a dot for each.
     """
 
     kind: ClassVar[str] = "chart"
@@ -68,8 +68,8 @@ class Chart:
     has_dots: bool = False
 
     def draw(self, size: Size = PAGE) -> Figure:
-        """Return the picture in a size."""
-        # By name, as the drawing functions import the modules that describe results in words.
+        """Draw the picture in a size."""
+        # Import by name, since the drawing functions import the modules that describe results.
         plots = import_module("ckptplan.report.plots")
         figure: Figure = plots.make_picture(self.result, size, drawing=self.drawing, **self.options)
         return figure

@@ -1,4 +1,4 @@
-"""A plan, and strategies side by side: what to run, its cost, and what the others would cost."""
+"""Describes a plan, or strategies side by side: the plan to run, its cost, and the cost of the others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ckptplan.units import (
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
-#: Smaller shares would be shown as 0 %.
+#: The smallest share that is shown. Smaller ones would be printed as 0 %.
 _LEAST_SHOWN = 0.0001
 _CORRECTED = (
     "equation (10), the messages of hierarchical, is corrected: as printed it gives -24 messages for 64 "
@@ -53,9 +53,9 @@ _REGRETS = (
 
 
 def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched: Sequence[str] = ()) -> View:
-    """Return a plan; people see it among the results of other strategies, if they are ``compared``.
+    """Return the view of a plan. Tables and pages also show the results of other strategies from ``compared``.
 
-    Strategies that were not searched, as none can be quicker, are named below the table.
+    ``unsearched`` names the strategies that were not searched because none can be quicker.
     """
     return View(
         kind=None,
@@ -72,7 +72,7 @@ def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched:
 
 
 def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[blocks.Block]:
-    """Yield the plan, what fills the memory, and the results of the other strategies."""
+    """Yield the facts of a plan, a table of the local memory, and the results of the other strategies."""
     results = {
         plan.strategy: plan,
         **{name: result for name, result in compared.items() if name != plan.strategy},
@@ -92,9 +92,9 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
 
 
 def view_comparison(results: Compared, *, regret: bool = False) -> View:
-    """Return the best plan of each strategy, or why it has none.
+    """Return the view of the best plan of each strategy, or the reason why it has none.
 
-    ``regret`` shows each time over the optimum.
+    ``regret`` adds columns with each time over the least possible time.
     """
     plans, case = list_plans(results), results.case
     budget, headroom = fields.find_limits(results.values(), case.profile)
@@ -106,11 +106,11 @@ def view_comparison(results: Compared, *, regret: bool = False) -> View:
         of_plans = {
             plan.strategy: {**_find_regrets(plan), "same_schedule": list(same[plan.strategy])} for plan in plans
         }
-        each = {
+        by_strategy = {
             name: fields.make_result_document(result, **of_plans.get(name, {}))
             for name, result in results.items()
         }
-        return {**fields.identify_job(case.workload, case.profile), "strategies": each}
+        return {**fields.identify_job(case.workload, case.profile), "strategies": by_strategy}
 
     return View(
         kind="comparison",
@@ -127,14 +127,14 @@ def view_comparison(results: Compared, *, regret: bool = False) -> View:
             ],
         ),
         basis=lambda: () if best is None else best.estimate_basis,
-        # One of each schedule: strategies that have the same one would be the same line.
+        # Draw one plan of each schedule: strategies with the same schedule would have the same dots.
         chart=lambda: chart_strategies([group[0] for group in group_same_schedules(plans)]),
         plans=lambda: [ShownPlan(label=plan.strategy, plan=plan, first=plan is best) for plan in plans],
     )
 
 
 def _describe_comparison(results: Compared, *, regret: bool) -> Iterator[blocks.Block]:
-    """Yield a line for each schedule, and what every schedule needs of the memory."""
+    """Yield a line for each schedule, and a table of the local memory that every schedule needs."""
     yield from _compare_strategies(results, regret=regret)
     best = list_plans(results)[:1]
     if regret:
@@ -153,7 +153,7 @@ def list_plans(results: Results) -> list[Plan]:
 def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[blocks.Block]:
     """Yield a table with a line for each schedule; with ``regret`` also its time over the optimum.
 
-    Of several strategies with the same schedule, the simplest has the line; a note below lists the others.
+    If several strategies have the same schedule, the line names the simplest one, and a note lists the others.
     """
     plans = list_plans(results)
     best = plans[0] if plans else None
@@ -187,14 +187,14 @@ def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[b
 
 
 def _choose_style(row: Mapping[str, Any]) -> blocks.Style:
-    """Return how the line of a strategy stands out."""
+    """Return the style of the line of a strategy."""
     if "binding" in row:
         return "faint"
     return "best" if row["over_best"] == "best" else ""
 
 
 def _compare_with_best(plan: Plan, best: Plan | None) -> float | str:
-    """Return what a plan needs beyond the best one: of memory if that is the objective, else of time."""
+    """Return a plan's excess over the best plan: of memory if memory is the objective, else of time."""
     if best is None or plan is best:
         return "best"
     name = "local_peak_bytes" if plan.goal.objective == "memory" else "seconds"
@@ -202,9 +202,9 @@ def _compare_with_best(plan: Plan, best: Plan | None) -> float | str:
 
 
 def _find_regrets(plan: Plan) -> dict[str, float | None]:
-    """Return a plan's time over the least possible, and the same ratio of what is added to base's time.
+    """Return a plan's time over the least possible time, and the same ratio for the time added to base's.
 
-    None if no bound is proved, or if the least addition is zero.
+    A ratio is None if no bound is proved, or if the divisor is zero.
     """
     if plan.bound is None:
         return {"time_over_least": None, "extra_over_least": None}
@@ -229,13 +229,13 @@ def _explain_regret(best: Plan) -> str:
 def _describe_distance(bound: Bound) -> str:
     """Return how far above the least time a plan is at most, as a share of the least time."""
     if bound.gap >= 1:
-        # The least that was proved is nothing beside the plan's time.
+        # The proved lower bound is negligible compared with the plan's time, or 0.
         return "at an unknown distance from"
     return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of"
 
 
 def _list_facts(plan: Plan, plans: Sequence[Plan]) -> dict[str, blocks.Content]:
-    """Return what a plan is and costs beside others; a fact without anything to say has an empty text."""
+    """Return the facts of a plan by title, compared with other plans. Facts that do not apply are empty."""
     predicted, goal, paper = plan.predicted, plan.goal, plan.predicted.paper
     used, budget = predicted.local_peak_bytes, fields.find_budget(plan)
     limit = "unbounded" if goal.remote_bytes is None else f"of {format_bytes(goal.remote_bytes)}"
@@ -265,7 +265,7 @@ def _list_facts(plan: Plan, plans: Sequence[Plan]) -> dict[str, blocks.Content]:
 
 
 def _describe_proof(plan: Plan) -> str:
-    # The bound is one of time: it says nothing about the least memory or the knee.
+    # The bound is a bound on time: it says nothing about the least memory or the knee.
     if plan.bound is None or plan.goal.objective != "time":
         return ""
     if plan.bound.gap < fields.PROVED:
@@ -274,7 +274,7 @@ def _describe_proof(plan: Plan) -> str:
 
 
 def _describe_wish(goal: Goal) -> str:
-    """Return what the plan was asked for, '' if that is simply least time."""
+    """Return the goal of a plan in words, '' if the goal is simply the least time."""
     wishes = {
         "least local memory": goal.objective == "memory",
         "the knee of time and memory": goal.objective == "balanced",
@@ -285,7 +285,7 @@ def _describe_wish(goal: Goal) -> str:
 
 
 def _list_rivals(plan: Plan, plans: Sequence[Plan]) -> dict[str, str]:
-    """Return what the best regular plan and the paper's best would cost, where they are not this one."""
+    """Return the cost of the best regular plan and of the paper's best plan, if they are other plans."""
     regular = plan.regular
     paper = next((other for other in plans if other.predicted.paper is not None), None)
     rivals = {}

@@ -1,4 +1,4 @@
-"""The effect of each input on the best plan, and its error bars: as a table and as data."""
+"""Describes the effect of each input on the best plan, and the plan's error bars, as a table and as data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ckptplan.studies.sensitivity import FACTORS, BreakEven, ErrorBars, Influenc
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument
 
-#: Changes of strategy printed for one input, those nearest to its value.
+#: The most changes of strategy printed for one input. The nearest ones to its value are printed.
 _MOST_BREAK_EVENS = 6
-#: Smaller differences are shown as none.
+#: Smaller relative differences are shown as 'same'.
 _SAME = 5e-5
 #: Inputs that only transfers depend on.
 _TRANSFERS = ("bandwidth", "latency", "synchronisation", "transfer-seconds")
@@ -40,7 +40,7 @@ _FIELDS = (
 
 
 def view_sensitivity(study: Sensitivity) -> View:
-    """Return the effect of each input on the best plan."""
+    """Return the view of the effect of each input on the best plan."""
     best, profile = study.best, study.profile
     return View(
         kind="sensitivity",
@@ -52,7 +52,7 @@ def view_sensitivity(study: Sensitivity) -> View:
         rows=lambda: Rows(
             columns=(*_HEAD, *parameter_columns(), *_TAIL), rows=_generate_rows(_make_document(study), study)
         ),
-        # Before any is varied.
+        # The basis of the unchanged inputs.
         basis=lambda: list_basis(study.workload, profile, study.goal),
         chart=lambda: Chart(
             drawing="sensitivity",
@@ -81,11 +81,11 @@ def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
             f"{influence.name} ({format_values(influence.axis, influence.values)})" for influence in idle_inputs
         )
         yield blocks.Paragraph(f"no effect: {names}", style="faint")
-    if idle := _describe_transfers(study):
-        yield blocks.Paragraph(idle)
-    if kept := list(_list_effects(study, _write_kept, outside="")):
+    if idle_transfers := _describe_transfers(study):
+        yield blocks.Paragraph(idle_transfers)
+    if kept_effects := list(_list_effects(study, _write_kept, outside="")):
         yield blocks.Heading("Change of the time if the plan is kept, where that differs")
-        yield blocks.Table.of(_FIELDS, kept)
+        yield blocks.Table.of(_FIELDS, kept_effects)
     yield from _list_break_evens(study.influences)
     yield from _list_ends(study.influences)
     if study.error_bars is not None:
@@ -93,7 +93,7 @@ def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
 
 
 def _describe_left_out(study: Sensitivity) -> str:
-    """Return which strategies are not compared at scaled inputs, why, and what they are worth now."""
+    """Return which strategies are not compared at scaled inputs, why, and how much this may cost."""
     best, compared = study.best, study.best_compared
     names, reasons = ", ".join(study.left_out), "; ".join(dict.fromkeys(study.left_out.values()))
     if compared is None:
@@ -125,7 +125,7 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
 
 
 def _describe_transfers(study: Sensitivity) -> str:
-    """Return why quicker transfers change nothing, '' if they do."""
+    """Return why quicker transfers change nothing, '' if they change the time."""
     quicker = [
         point
         for influence in study.influences
@@ -143,9 +143,9 @@ def _describe_transfers(study: Sensitivity) -> str:
 def _list_effects(
     study: Sensitivity, write: Callable[[Replanned], str], *, outside: str
 ) -> Iterator[dict[str, str]]:
-    """Yield what ``write`` says of each point, for the inputs where it says anything.
+    """Yield a row for each input with the text of ``write`` at each factor. Rows without any text are left out.
 
-    Factors beyond the values that files may have are ``outside``.
+    Factors at which files do not accept the input have the text ``outside``.
     """
     for influence in sort_by_effect(study):
         texts = {point.factor: write(point) for point in influence.points}
@@ -155,7 +155,7 @@ def _list_effects(
 
 
 def sort_by_effect(study: Sensitivity) -> list[Influence]:
-    """Return the inputs that have an effect, the largest range of times first; infinite where nothing fits."""
+    """Return the inputs that have an effect, the largest range of times first; infinite if nothing fits."""
 
     def span(influence: Influence) -> float:
         times = [point.best.seconds if point.best else math.inf for point in influence.points]
@@ -169,7 +169,7 @@ def _write_replanned(point: Replanned) -> str:
 
 
 def _write_kept(point: Replanned) -> str:
-    """Return the change of time of the original plan, '' if it is that of the new plan."""
+    """Return the change of time of the kept plan, '' if the new plan has the same change."""
     if not point.kept_fits:
         return "no fit"
     is_same = point.change is not None and abs(point.kept_change - point.change) < _SAME
@@ -181,17 +181,17 @@ def _write_change(share: float) -> str:
 
 
 def format_values(axis: Axis, values: Sequence[Value]) -> str:
-    """Return the value of an input with its unit; both, where writing and reading differ."""
+    """Return the value of an input with its unit, or both values if writing and reading differ."""
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
 
 def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
-    """Yield where the best strategy changes, that nearest to the present value first to stay."""
+    """Yield the factors at which the best strategy changes, ascending. Only the nearest ones are listed."""
     records: list[dict[str, str]] = []
     for influence in influences:
         nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
-        for each in sorted(nearest, key=lambda each: each.factor):
-            records.append({"input": influence.name, "change": _format_break_even(influence.axis, each)})
+        for change in sorted(nearest, key=lambda change: change.factor):
+            records.append({"input": influence.name, "change": _format_break_even(influence.axis, change)})
         if further := len(influence.break_evens) - len(nearest):
             text = f"{further} more, farther away: {Argument('format', 'json')}"
             records.append({"input": influence.name, "change": text})
@@ -205,7 +205,7 @@ def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]
 
 
 def _list_ends(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
-    """Yield the inputs that were not varied as far as others, since files may not have values far beyond."""
+    """Yield a note for each input that was varied less than the others, since files limit its values."""
     for influence in influences:
         low, high = influence.scanned
         if (low, high) != Influence.scanned:
@@ -214,7 +214,7 @@ def _list_ends(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:
-    """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', seen from the present value."""
+    """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', as seen from the unchanged input."""
     side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
     place = f"{side} {format_values(axis, each.values)} (x {each.factor:.3g})"
     if new is None:
@@ -223,7 +223,7 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
 
 
 def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Block]:
-    """Yield the interval of the time, and how sure the choice is."""
+    """Yield the interval of the time, the chance that another strategy is better, and the regret."""
     low, high = (seconds / study.best.seconds - 1 for seconds in (bars.low_seconds, bars.high_seconds))
     names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
     slower = f"at most {100 * bars.regret:.2g} % slower than the best plan"
@@ -247,7 +247,7 @@ def _make_input_document(influence: Influence) -> dict[str, Any]:
         "values": influence.values,
         "no_effect": influence.no_effect,
         "points": [{**vars(point), "best": point.best and vars(point.best)} for point in influence.points],
-        "break_evens": [vars(each) for each in influence.break_evens],
+        "break_evens": [vars(change) for change in influence.break_evens],
     }
 
 
@@ -258,8 +258,8 @@ def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[
         yield {**_make_row("input", varied, varied), **_flatten(document["best"]), **now}
         for point in varied["points"]:
             yield {**_make_row("point", varied, point), **_flatten(point["best"])}
-        for each in varied["break_evens"]:
-            yield _make_row("break-even", varied, each)
+        for change in varied["break_evens"]:
+            yield _make_row("break-even", varied, change)
     bars = study.error_bars
     if bars is None:
         return
@@ -279,12 +279,12 @@ def _flatten(best: Mapping[str, Any] | None) -> Row:
     return {} if best is None else {**best, **best["parameters"]}
 
 
-#: Inputs that change the time by less than this share are only named in the picture.
+#: An input that changes the time by less than this share gets no panel of the picture, but is named.
 TRIFLE = 0.0005
 
 
 def select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influence]]:
-    """Return the inputs that change the time or what fits, the largest effect first, and the others."""
+    """Return the inputs that change the time or leave no plan, the largest effect first, and the other ones."""
     ranked = sort_by_effect(study)
     large = [
         influence
@@ -296,6 +296,6 @@ def select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influen
 
 
 def list_changes(influence: Influence) -> list[float]:
-    """Return the changes that are drawn: planned again, and with the plan of now."""
-    again = [point.change for point in influence.points if point.change is not None]
-    return again + [point.kept_change for point in influence.points if point.kept_fits]
+    """Return the changes of time that are drawn, of new plans and of the kept plan."""
+    replanned = [point.change for point in influence.points if point.change is not None]
+    return replanned + [point.kept_change for point in influence.points if point.kept_fits]

@@ -1,4 +1,4 @@
-"""The cost of a played schedule, compared with its plan's prediction."""
+"""Describes a simulation: the cost of a played schedule, compared with its plan's prediction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ckptplan.report.numbers import format_field
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_count, format_percent, format_seconds
 
-#: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
+#: Seconds may differ by this share and a rounding error per action, since the simulator adds up durations.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
 
 
 def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) -> View:
-    """Return prediction and simulation; ``schedule`` is the file that was played instead of the plan's own."""
+    """Return the view of a simulation. ``schedule`` is the file that was played instead of the plan's own."""
     rows = _compare(plan, trace)
     document = {
         **identify_plan(plan),
@@ -50,7 +50,7 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
 
 
 def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
-    """Return what both have: counts and bytes agree if they are equal, seconds up to rounding."""
+    """Return a row for each quantity of both. Counts and bytes must be equal, seconds equal up to rounding."""
     tolerance = TOLERANCE + trace.actions * ROUNDING
     pairs = [
         (name, plan.predicted[name], getattr(trace, name)) for name in plan.predicted if hasattr(trace, name)

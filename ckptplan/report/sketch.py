@@ -29,8 +29,8 @@ _Floats = npt.NDArray[np.float64]
 class Detail:
     """How finely a timeline is drawn.
 
-    Up to ``bars`` bars, each is drawn by itself; beyond, short ones are merged within ``intervals`` of the time
-    axis. ``actions`` is the most that is read of a schedule.
+    Up to ``bars`` bars, each is drawn by itself. If there are more, short bars are merged within ``intervals``
+    of the time axis. A schedule of more than ``actions`` actions is not drawn.
     """
 
     bars: int = 500
@@ -38,7 +38,7 @@ class Detail:
     actions: int = 1_000_000
 
 
-#: For a picture of its own, which has ten times the dots of a page.
+#: The detail of a picture in its own file, which has ten times the dots of a page.
 FINE = Detail(bars=10_000, intervals=1_000, actions=200_000)
 
 
@@ -71,7 +71,7 @@ class TooLongToDraw(InputError):  # noqa: N818 - names the state of the schedule
 
 
 def sketch_schedule(plan: Plan, *, detail: Detail) -> Sketch:
-    """Play the schedule of a plan and return its timeline. Raises TooLongToDraw, and as ``simulate`` does."""
+    """Play the schedule of a plan and return its timeline. Raises TooLongToDraw and errors of ``simulate``."""
     collector = TimelineCollector(plan, detail)
     simulate(plan, sink=collector.add)
     return collector.finish()
@@ -91,7 +91,7 @@ class TimelineCollector:
         self._actions += not event.stall
         if self._actions > self._detail.actions:
             raise TooLongToDraw(self._detail.actions)
-        # The simulator counts the tapes of a run when it ends; they come and go step by step.
+        # The simulator counts the tapes of a run at its end, though they change step by step. Draw a slope.
         if isinstance(event.action, (Record, Backward)) and not event.stall:
             _, local, remote = self._moments[-3:]
             self._moments.extend((event.start, local, remote))
@@ -102,7 +102,7 @@ class TimelineCollector:
                 self._bars.extend((BARS.index(kind), event.start, event.end, first, last))
 
     def finish(self) -> Sketch:
-        """Return the timeline, reduced to the detail that was asked for."""
+        """Return the timeline, reduced to the requested detail."""
         bars = np.frombuffer(self._bars, dtype=np.float64).reshape(-1, 5) if self._bars else np.zeros((0, 5))
         moments = np.frombuffer(self._moments, dtype=np.float64).reshape(-1, 3)
         end = float(max(moments[:, 0].max(), bars[:, 2].max(initial=0.0)))
@@ -122,7 +122,7 @@ class TimelineCollector:
 
 
 def _list_spans(event: Event) -> list[tuple[int, int]]:
-    """Return the first and last step of each bar of an event: reversed for a backward, equal for a state."""
+    """Return the first and last step of each bar of an event. They are reversed for a backward action."""
     action: Any = event.action
     if isinstance(action, Transfer):
         caches = [] if action.caches is None else [action.caches]
@@ -134,7 +134,7 @@ def _list_spans(event: Event) -> list[tuple[int, int]]:
 
 
 def _merge_bars(bars: _Floats, interval: float) -> _Floats:
-    """Return bars of which those shorter than an interval are merged by interval and kind."""
+    """Merge the bars that are shorter than an interval, by interval and kind."""
     kind, start, end = bars[:, 0], bars[:, 1], bars[:, 2]
     short = end - start < interval
     if not short.any():
@@ -142,11 +142,11 @@ def _merge_bars(bars: _Floats, interval: float) -> _Floats:
     merged, cell = bars[short], np.floor(start[short] / interval)
     order = np.lexsort((kind[short], cell))
     merged, cell = merged[order], cell[order]
-    # Where another interval or kind begins.
+    # The indices where another interval or kind begins.
     begins = np.flatnonzero(np.r_[True, (np.diff(cell) != 0) | (np.diff(merged[:, 0]) != 0)])
     low = np.minimum.reduceat(np.minimum(merged[:, 3], merged[:, 4]), begins)
     high = np.maximum.reduceat(np.maximum(merged[:, 3], merged[:, 4]), begins)
-    # Kinds stand side by side within an interval.
+    # Draw the kinds side by side within an interval.
     middle = (cell[begins] + (merged[begins, 0] + 0.5) / len(BARS)) * interval
     return np.vstack(
         (np.column_stack((merged[begins, 0], middle, middle, low, np.maximum(high, low + 1))), bars[~short])
@@ -154,7 +154,7 @@ def _merge_bars(bars: _Floats, interval: float) -> _Floats:
 
 
 def _find_extremes(moments: _Floats, interval: float) -> npt.NDArray[np.int64]:
-    """Return the places of the first, last, least and greatest bytes of each interval, ascending."""
+    """Return the indices of the first, last, least and greatest bytes of each interval, ascending."""
     cell = np.floor(moments[:, 0] / interval)
     begins = np.flatnonzero(np.r_[True, np.diff(cell) != 0])
     ends = np.r_[begins[1:], len(moments)]

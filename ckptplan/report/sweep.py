@@ -1,4 +1,4 @@
-"""A sweep for people: its first rows as a table, and what its picture shows (``plots.sweep``)."""
+"""Describes a sweep: its first rows as a table, and the data of its picture (``plots.sweep``)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ckptplan.studies.sweep import Sweep, SweepResult
 from ckptplan.units import format_bytes, format_count, format_percent, format_share
 from ckptplan.wording import Argument
 
-#: Rows shown on a console, and on a page; the others are only counted.
+#: The number of rows shown on a console, and on a page. Other rows are only counted.
 MOST_ROWS, _MOST_IN_TABLE = 40, 1_000
 
 
 class Summary:
-    """Collects rows (``add``): keeps the first ones, counts all; a picture takes all of them.
+    """Collects rows with ``add``: keeps the first ones for a table, and all if a picture ``is_drawn``.
 
-    Raises InputError for a sweep that no picture shows if it ``is_drawn``.
+    Raises InputError if a picture is wanted but cannot show the sweep.
     """
 
     def __init__(self, sweep: Sweep, *, is_drawn: bool = False) -> None:
@@ -48,7 +48,7 @@ class Summary:
         return self.result is not None
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take some rows."""
+        """Collect the next rows."""
         if self.result is not None:
             self.result.add(rows)
         self.best.update(row["strategy"] or "nothing fits" for row in rows)
@@ -56,9 +56,9 @@ class Summary:
         self.shown += rows[: most - len(self.shown)]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows kept, the number left out, and how often each strategy is best."""
+        """Yield the first rows, the number of other rows, and how often each strategy is best."""
         sweep, count = self.sweep, self.best.total()
-        # A single workload or profile is named in the title, several have a column.
+        # The title names a single workload or profile. Several ones get a column.
         jobs = [Field(name) for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
         axes = [
             Field(axis.column, axis.name, right=True, show=partial(_show_value, axis))
@@ -77,14 +77,14 @@ class Summary:
             hidden = f"{Argument('strategies', 'all')} compares every strategy, slowly"
             yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {hidden}", style="faint")
         if any(axis.name == "local-bytes" for axis in sweep.grid.axes):
-            # What is taken off the memories of an axis, and not off a command's option.
+            # The headroom of a profile is subtracted from the memory of an axis, but not of an option.
             for profile in sweep.profiles:
                 if profile.headroom:
                     less = f"{format_share(profile.headroom)} headroom of {profile.name}"
                     yield Paragraph(f"local-bytes: plans leave {less} free", style="faint")
 
     def list_basis(self) -> tuple[BasisEntry, ...]:
-        """Return the inputs of all jobs of the sweep, each once, as they are before the grid changes them."""
+        """Return the inputs of all jobs of the sweep, each once, before the grid changes them."""
         jobs = product(self.sweep.workloads, self.sweep.profiles)
         entries = (entry for job in jobs for entry in list_basis(*job, self.sweep.goal))
         return tuple({(entry.field, entry.text): entry for entry in entries}.values())
@@ -94,12 +94,12 @@ def _show_value(axis: Axis, row: Mapping[str, Any]) -> str:
     return axis.kind.show(row[axis.column])
 
 
-#: More workloads and profiles, or points, than a picture can show.
+#: The most jobs (workloads on profiles) and points that a picture can show.
 _MOST_JOBS, _MOST_POINTS = 6, 1_000_000
 
 
 def check_drawn(sweep: Sweep) -> None:
-    """Raise InputError if no picture shows a sweep."""
+    """Raise InputError if a picture cannot show a sweep."""
     varied, jobs = len(list_varied(sweep)), len(sweep.workloads) * len(sweep.profiles)
     for is_drawn, shown, count, accepted in (
         (1 <= varied <= 2, "one axis or two", f"{varied} vary", "one input or two with several values"),
@@ -127,7 +127,7 @@ def list_varied(sweep: Sweep) -> list[tuple[Axis, tuple[Value, ...]]]:
 
 
 def place_values(values: tuple[Value, ...]) -> list[float]:
-    """Return where values stand on an axis: at themselves, or side by side if one is no number."""
+    """Return the positions of values on an axis: the values, or their indices if one is unbounded."""
     if None in values:
         return [float(place) for place in range(len(values))]
     return [float(value or 0) for value in values]
@@ -135,9 +135,9 @@ def place_values(values: tuple[Value, ...]) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plane:
-    """The results of a workload on a profile: arrays of the shape of the axes that vary.
+    """The results of a workload on a profile, as arrays of the shape of the axes that vary.
 
-    ``values`` are NaN where nothing fits, and ``best``, places in the result's ``names``, are -1 there.
+    ``best`` has indices of the result's ``names``. Where nothing fits, ``values`` are NaN and ``best`` is -1.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Plane:
         return bool((self.best >= 0).any())
 
     def list_changes(self, most: int) -> list[int]:
-        """Return where the best strategy over one axis changes, at the longest stretches if there are many."""
+        """Return where stretches with one best strategy begin, for the ``most`` longest ones along an axis."""
         starts = np.concatenate(([0], np.flatnonzero(np.diff(self.best)) + 1))
         longest = np.argsort(-np.diff([*starts, len(self.best)]), kind="stable")
         kept = [int(starts[place]) for place in longest if self.best[starts[place]] >= 0]
@@ -158,7 +158,7 @@ class Plane:
 
 
 def list_planes(result: SweepResult) -> list[Plane]:
-    """Return the results of each workload on each profile, named by what differs. All rows are planned."""
+    """Return the results of each workload on each profile, named by the parts that differ. Needs all rows."""
     sweep = result.sweep
     jobs = list(product(sweep.workloads, sweep.profiles))
     shape = (len(jobs), *(len(values) for _, values in list_varied(sweep)))
@@ -172,7 +172,7 @@ def list_planes(result: SweepResult) -> list[Plane]:
 
 
 def describe_point(result: SweepResult, plane: Plane, place: Sequence[int]) -> str:
-    """Return the inputs of a point of a plane, and the best strategy with its value, or that nothing fits."""
+    """Return a text with the inputs of a point of a plane, and the best strategy there with its value."""
     varied = zip(list_varied(result.sweep), place, strict=True)
     inputs = [f"{axis.name}: {axis.kind.show(values[index])}" for (axis, values), index in varied]
     best, show = plane.best[tuple(place)], format_percent if result.quantity == "overhead" else format_bytes
@@ -183,7 +183,7 @@ def describe_point(result: SweepResult, plane: Plane, place: Sequence[int]) -> s
 
 
 def find_limits(result: SweepResult) -> tuple[float, float, bool]:
-    """Return the least value, the largest one that is drawn, and whether larger ones are cut, above +100 %."""
+    """Return the least value, the largest one that is drawn, and whether values above +100 % are cut off."""
     values = np.array(result.values)[np.array(result.best) >= 0]
     if not len(values):
         return 0.0, 0.0, False
@@ -193,8 +193,8 @@ def find_limits(result: SweepResult) -> tuple[float, float, bool]:
 
 
 def title_sweep(sweep: Sweep) -> tuple[str, str]:
-    """Return what a picture shows, and of which workloads, profiles and fixed inputs."""
-    what = "Least local memory" if sweep.goal.objective == "memory" else "Time of the best plan"
+    """Return two lines of a title: quantity and axes, then workloads, profiles and fixed inputs."""
+    quantity = "Least local memory" if sweep.goal.objective == "memory" else "Time of the best plan"
     names = " and ".join(axis.name for axis, _ in list_varied(sweep))
     axes = list(zip(sweep.grid.axes, sweep.grid.values, strict=True))
     fixed = [f"{axis.name} = {axis.kind.show(values[0])}" for axis, values in axes if len(values) == 1]
@@ -204,12 +204,12 @@ def title_sweep(sweep: Sweep) -> tuple[str, str]:
     workloads, profiles = (
         ", ".join(dict.fromkeys(part.name for part in several)) for several in (sweep.workloads, sweep.profiles)
     )
-    return f"{what} by {names}", ", ".join([f"{workloads} on {profiles}", *fixed])
+    return f"{quantity} by {names}", ", ".join([f"{workloads} on {profiles}", *fixed])
 
 
 def view_sweep(summary: Summary) -> View:
-    """Return a sweep whose rows were added: a table of the first ones, and lines or maps of all."""
-    what, job = title_sweep(summary.sweep)
+    """Return the view of a sweep whose rows were added: a table of the first rows, and a picture of all."""
+    title, job = title_sweep(summary.sweep)
     caption = "Where nothing fits, the picture is hatched; names are those of the best strategies."
     result = summary.result
     return View(
@@ -220,6 +220,6 @@ def view_sweep(summary: Summary) -> View:
         blocks=summary.blocks,
         basis=summary.list_basis,
         chart=lambda: (
-            None if result is None else Chart(drawing="sweep", result=result, title=what, caption=caption)
+            None if result is None else Chart(drawing="sweep", result=result, title=title, caption=caption)
         ),
     )

@@ -1,4 +1,4 @@
-"""Predictions compared with measurements, and the regret of the decision."""
+"""Describes a validation: predictions compared with measurements, and the regret of the decision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table, make_fa
 from ckptplan.report.formats import ShownPlan, View
 from ckptplan.wording import Argument
 
-#: How a verdict stands out, and how it is called in a table, shorter than in JSON so that it fits 80 columns.
+#: The style and the name of each verdict in a table. Names are shorter than in JSON, to fit 80 columns.
 _VERDICTS = {
     Verdict.OK: Cell("ok", style="good"),
     Verdict.OFF: Cell("off", style="bad"),
@@ -42,12 +42,12 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 }
 
 
-#: What a document says of the run.
+#: The members of a document that describe the run.
 _ENVIRONMENT = ("machine", "device", "threads", "clock")
 
 
 def view_validation(validation: Validation) -> View:
-    """Return predictions, measurements and verdicts."""
+    """Return the view of a validation: predictions, measurements and verdicts."""
     plan = validation.plan
     return View(
         kind="validation",
@@ -63,7 +63,7 @@ def view_validation(validation: Validation) -> View:
 
 
 def _describe(validation: Validation) -> Iterator[Block]:
-    """Yield each quantity with its verdict, the regret, and what limits the comparison."""
+    """Yield each quantity with its verdict, the regret, and notes about the comparison."""
     plan, here = validation.plan, validation.environment
     rounds = f"; {here.clock}, {validation.repeats} rounds in turn" if validation.repeats else ""
     yield make_facts(
@@ -90,7 +90,7 @@ def _describe(validation: Validation) -> Iterator[Block]:
 
 
 def _make_record(row: Row) -> dict[str, str | Cell | None]:
-    """Return a quantity, or the time of a contender, as the table shows it."""
+    """Return the cells of a quantity, or of the time of a contender, in a table."""
     form = units.format_percent if row.in_points else _FORMS[row.unit]
     unit = "pt" if row.in_points else "%"
     bias, allowed, noise = (
@@ -136,7 +136,7 @@ def _compare_contenders(regret: Regret) -> Iterator[Block]:
 
 
 def _conclude(validation: Validation) -> Paragraph:
-    """Return the verdict on the whole prediction, and what limits the comparison."""
+    """Return the verdict on the whole prediction, with the quantities that are off or too noisy."""
     off = ", ".join(_with_numbers(validation, name) for name in validation.off)
     noisy, repeats = ", ".join(validation.noisy), Argument("repeats")
     is_wrong = bool(validation.off or validation.interrupted)
@@ -158,7 +158,7 @@ def _conclude(validation: Validation) -> Paragraph:
 
 
 def _describe_pace(validation: Validation, pace: float) -> str:
-    """Return what it means that the plan and base took as many times as long as predicted."""
+    """Explain that the plan and base both took ``pace`` times as long as predicted."""
     (overhead,) = (row for row in validation.rows if row.quantity == "overhead")
     also = ", and the overhead is as predicted" if overhead.verdict is Verdict.OK else ""
     how = "slower" if pace > 1 else "quicker"
@@ -169,7 +169,7 @@ def _describe_pace(validation: Validation, pace: float) -> str:
 
 
 def _with_numbers(validation: Validation, name: str) -> str:
-    """Return a name; that of the overhead, by which plans are chosen, with its numbers."""
+    """Return the name of a quantity. The overhead, by which plans are chosen, also has its numbers."""
     for row in validation.rows:
         if row.quantity == name and row.in_points and row.predicted is not None and row.bias is not None:
             predicted, measured = units.format_percent(row.predicted), units.format_percent(row.measured)

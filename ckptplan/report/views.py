@@ -31,7 +31,7 @@ def has_view(result: Any) -> bool:
 
 
 def make_view(result: Any, **details: Any) -> View:
-    """Return a result for every format; ``details`` are those of the function that describes it."""
+    """Return the view of a result. ``details`` are keyword arguments of the function that describes it."""
     module, _, name = _VIEWS[type(result).__name__].partition(".")
     view: View = getattr(import_module(f"{__package__}.{module}"), name)(result, **details)
     return view

@@ -1,4 +1,4 @@
-"""Keeps texts for other processes in the user's folder for caches: the script of charts, rates of places."""
+"""Caches texts for later processes in the user's cache folder: the script of charts, rates of offloading."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pathlib import Path
 from ckptplan.errors import InputError
 from ckptplan.storage.files import write_bytes
 
-#: The folder, or one of ``_OFF`` for none.
+#: The environment variable that names the cache folder, or turns the cache off with one of ``_OFF``.
 VARIABLE = "CKPTPLAN_CACHE"
 _OFF = ("", "0", "off", "no", "false")
-#: The most bytes of a file that is read; the script has 0.9 MB.
+#: The most bytes of a file that is read. The largest text, the script of charts, has 0.9 MB.
 _MOST_BYTES = 2**23
 _log = logging.getLogger("ckptplan.storage")
 
 
 def recall(kind: str, key: str) -> tuple[str, float] | None:
-    """Return a text that was kept, and the time of its file in seconds.
+    """Return a cached text, and the modification time of its file in seconds since the epoch.
 
-    None if there is none, or one that this user may not have written. The first line is the digest of the
-    others, so that a damaged file is none.
+    Return None if there is no file, if another user may have written it, or if it is damaged. The first line of
+    the file is the digest of the other lines.
     """
     path = find_file(kind, key)
     try:
         if path is None or not path.is_file() or path.stat().st_size > _MOST_BYTES or not _is_private(path):
             return None
-        (digest, _, text), kept = path.read_bytes().decode().partition("\n"), path.stat().st_mtime
+        (digest, _, text), modified = path.read_bytes().decode().partition("\n"), path.stat().st_mtime
     except (OSError, ValueError) as error:
         _log.debug("the file %s holds no text, and is replaced: %s", path, error)
         return None
-    return (text, kept) if digest == _digest(text) else None
+    return (text, modified) if digest == _digest(text) else None
 
 
 def keep(kind: str, key: str, text: str) -> None:
-    """Keep a text, if the folder can be written to."""
+    """Write a text to the cache, if the cache folder can be written to."""
     path = find_file(kind, key)
     if path is None:
         return
@@ -51,13 +51,13 @@ def keep(kind: str, key: str, text: str) -> None:
 
 
 def find_file(kind: str, key: str) -> Path | None:
-    """Return the file of a key, which need not exist; None where nothing is kept."""
+    """Return the file of a key, which need not exist; None if the cache is off."""
     folder = find_cache(kind)
     return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def find_cache(kind: str) -> Path | None:
-    """Return the folder for a kind of things, which need not exist; None means nowhere."""
+    """Return the cache folder for a kind of texts, which need not exist; None if the cache is off."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         folder = None if chosen.strip().lower() in _OFF else f"{chosen}/{kind}"
@@ -70,19 +70,19 @@ def find_cache(kind: str) -> Path | None:
     try:
         return None if folder is None else Path(folder).expanduser()
     except RuntimeError:
-        # There is no home, or no user of that name.
+        # There is no home folder, or no user of that name.
         return None
 
 
 def _is_private(path: Path) -> bool:
     """Return whether only this user, or the administrator, could have written a file or its folder.
 
-    Systems without owners of files (Windows) leave that to the folder of the user.
+    Always True on systems without owners of files (Windows), where the user's folder is private anyway.
     """
     if not hasattr(os, "getuid"):
         return True
-    stats, others = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
-    return all(status.st_uid in (os.getuid(), 0) and not status.st_mode & others for status in stats)
+    stats, shared = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
+    return all(status.st_uid in (os.getuid(), 0) and not status.st_mode & shared for status in stats)
 
 
 def _digest(text: str) -> str:

@@ -1,9 +1,8 @@
 """Reads untrusted text, and replaces files atomically.
 
-A file is written to a hidden temporary one beside it, which a killed process leaves behind: the next writer of
-the file removes it. A process holds a lock on its temporary file, and the system releases the lock if the
-process is killed, so one that can be locked is stale. A temporary file may also stand for a folder
-(``storage/remote_folder.py``).
+A process writes to a hidden temporary file beside the target, which then replaces the target. If the process is
+killed, the next writer of the target removes this file. The process holds a lock on the file until it ends, so
+a temporary file that can be locked is stale. It may also stand for a folder (``storage/remote_folder.py``).
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from typing import IO, Any, TextIO
 
 from ckptplan.errors import InputError, quote_value
 
-#: The most characters of a file: profiles, workloads and plans take some thousands.
+#: The most characters of a file. Profiles, workloads and plans have some thousands.
 MOST_CHARACTERS = 2**20
-#: The most of each of these characters in a TOML file: each makes a table, a key or a value, and a table takes
+#: The most of each of these characters in a TOML file. Each makes a table, a key or a value, and a table takes
 #: a kilobyte while it is parsed.
 _TOML_MARKS: Mapping[str, int] = dict.fromkeys("=.[{,", 10_000)
-#: The same in a JSON file, with the 200,000 decisions that 16 MiB have room for.
+#: The same for a JSON file. A plan of 16 MiB has room for 200,000 decisions.
 _JSON_MARKS: Mapping[str, int] = {"[": 10_000, "{": 210_000, ",": 1_250_000}
-#: The most dots of a line: the parser's time for a dotted key rises with the square of its length.
+#: The most dots of a line, since the parser's time for a dotted key rises with the square of its length.
 _MOST_DOTS = 500
-#: A line with a quantity that TOML takes for a number followed by something else.
+#: A line with an unquoted quantity such as 20 GB/s. TOML reads a number and then fails at the unit.
 _UNQUOTED = re.compile(r"\s*([\w.-]+)\s*=\s*(\d[\d_.]*\s*[A-Za-z%][\w/]*)\s*(?:#|$)")
 
 
 def check_file_name(path: str | Path) -> str | Path:
-    """Return a path unchanged if a file can have it; an empty one Path would take for a folder.
+    """Return a path unchanged. Raises InputError if no file can have it.
 
-    Raises InputError.
+    An empty path is refused, too, since ``Path`` would turn it into the current folder.
     """
     if not str(path):
         raise InputError("the name of the file is empty", field="file")
@@ -51,9 +50,9 @@ def check_file_name(path: str | Path) -> str | Path:
 
 
 def read_text(path: str | Path, *, most: int = MOST_CHARACTERS) -> str:
-    """Return a file's text of at most so many characters; '-' is standard input.
+    """Return a file's text; '-' is standard input.
 
-    Raises InputError, with the file's name.
+    Raises InputError with the file's name, also if the text has more than ``most`` characters.
     """
     with open_text(path) as file:
         # A byte order mark is no part of the text.
@@ -65,7 +64,7 @@ def read_text(path: str | Path, *, most: int = MOST_CHARACTERS) -> str:
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[TextIO]:
-    """Open a file for reading; '-' is standard input. Raises InputError, also for what happens within."""
+    """Open a file for reading; '-' is standard input. Raises InputError, also for errors while it is read."""
     try:
         if str(path) == "-":
             yield _require_stdin()
@@ -86,14 +85,14 @@ def _require_stdin() -> TextIO:
 
 
 def resolve(path: str | Path) -> Path:
-    """Return the absolute path without symbolic links. Raises OSError if they go round in a circle."""
+    """Return the absolute path without symbolic links. Raises OSError if the links form a circle."""
     try:
-        place = Path(path).resolve()
+        resolved = Path(path).resolve()
     except RuntimeError:  # of Python before 3.13
-        place = Path(path)
-    if place.is_symlink():
+        resolved = Path(path)
+    if resolved.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return place
+    return resolved
 
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _check_marks(text: str, limits: Mapping[str, int], *, source: str) -> None:
-    """Raise InputError, before it is parsed, if a text would become too many objects."""
+    """Raise InputError if parsing a text would create too many objects."""
     for mark, most in limits.items():
         if text.count(mark) > most:
             raise InputError(
@@ -182,10 +181,10 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 @contextmanager
 def replace_file(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Open a file for writing so that readers see the old file or the new one; '-' is standard output.
+    """Open a file for writing so that readers see either the old file or the new one; '-' is standard output.
 
-    At the end the temporary file replaces the target; if the block raises, it is deleted. Raises InputError if
-    the file cannot be written.
+    At the end of the block, a temporary file replaces the target. If the block raises, the temporary file is
+    deleted. Raises InputError if the file cannot be written.
     """
     if str(path) == "-" and not binary:
         yield sys.stdout
@@ -225,7 +224,7 @@ def _write_temporary(target: Path, temporary: Path, *, mode: str, encoding: str 
                 file.close()  # Windows cannot replace an open file
             # Until now the file was private. A new file gets the default rights, a replaced one keeps its own.
             temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_read_umask())
-            # While the file is open, and so locked, nobody takes it for stale.
+            # The file is still open, and so locked. No other process can take it for stale.
             temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -239,12 +238,12 @@ def _read_umask() -> int:
 
 
 def choose_temporary(target: Path) -> Path:
-    """Return a new name beside a target, for a file that replaces it when it is whole."""
+    """Return a new name beside a target, for a temporary file that replaces the target when it is complete."""
     return target.parent / f"{_prefix(target)}{os.urandom(8).hex()}.tmp"
 
 
 def _prefix(target: Path) -> str:
-    """Return what tells a target and this machine: locks may not reach across a network folder."""
+    """Return a prefix for the target and this machine, as locks may not reach across a network folder."""
     import hashlib  # loads OpenSSL, which reading a file does not need
     import platform
 
@@ -256,21 +255,21 @@ def create_temporary(path: Path) -> int:
     """Create a private file, lock it, and return its descriptor. Raises OSError."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-        # Where no file can be locked, none is taken for stale.
+        # If the file system has no locks, remove_stale removes nothing.
         with suppress(OSError):
             lock_file(descriptor, wait=True)
         if path.exists():
             return descriptor
-        # Before it was locked, another process took it for stale.
+        # Another process took the file for stale before it was locked. Create it again.
         os.close(descriptor)
 
 
 def remove_stale(target: Path) -> None:
-    """Remove what killed processes left of earlier attempts to write a target, and no other file."""
+    """Remove the temporary files (and their folders) that killed processes left beside a target."""
     # Some folders can be written to, but not listed.
     with suppress(OSError):
         for path in list(target.parent.glob(f"{_prefix(target)}*.tmp")):
-            # What is being written, somebody else's, or gone raises; and so does all where there are no locks.
+            # OSError: the file is being written, is another user's, or is gone, or the system has no locks.
             with suppress(OSError):
                 with os.fdopen(os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
                     lock_file(file.fileno())
@@ -286,7 +285,7 @@ def name_folder(temporary: Path) -> Path:
 
 
 def lock_file(descriptor: int, *, wait: bool = False) -> None:
-    """Lock an open file against other processes; the lock ends with its process, however that ends.
+    """Lock an open file against other processes. The system releases the lock when this process ends.
 
     Raises BlockingIOError if another process holds the lock and ``wait`` is false, and OSError if the file
     system has no locks. Does nothing on Windows, where no other process can delete or replace an open file.

@@ -32,14 +32,14 @@ def locate(name_or_path: str | Path, *, shelf: Shelf, noun: str) -> Path:
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text == "-" or text.endswith(".toml") or "/" in text or "\\" in text:
         return Path(name_or_path)
-    known = list_names(shelf)
-    if text in known:
+    names = list_names(shelf)
+    if text in names:
         return find_folder(shelf) / f"{text}.toml"
     file = next((name for name in (text, f"{text}.toml") if len(text) < 200 and Path(name).is_file()), None)
-    hint = did_you_mean(text, known) if file is None else f" Say './{file}' for the file of that name."
+    hint = did_you_mean(text, names) if file is None else f" Say './{file}' for the file of that name."
     raise InputError(
         f"there is no {noun} {text[:60]!r}.{hint}",
         field=noun.rsplit(maxsplit=1)[-1],
         value=text,
-        accepted=f"{', '.join(known)}, or a path to a .toml file",
+        accepted=f"{', '.join(names)}, or a path to a .toml file",
     )

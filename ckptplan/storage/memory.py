@@ -1,4 +1,4 @@
-"""How much memory this machine has, and how much room there is for states: in host memory, or in a folder."""
+"""Finds how much memory this machine has, and how much room there is for states in host memory or a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def host_memory_bytes() -> int:
 
 
 def find_free_memory() -> int | None:
-    """Return the bytes of host memory that this process may still take, None if the system does not tell."""
+    """Return the bytes of host memory that this process may still take, None if they are not known."""
     if not Path("/proc/meminfo").exists():
         return None
     import resource
@@ -52,7 +52,7 @@ def _count_freed_bytes() -> int:
 
 
 def read_field(file: str, name: str) -> int:
-    """Return a size, in bytes, of a file in which the system lists sizes. Raises CkptplanError."""
+    """Return the entry ``name`` of a system file that lists sizes in kB, in bytes. Raises CkptplanError."""
     for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * _KIB
@@ -60,34 +60,34 @@ def read_field(file: str, name: str) -> int:
 
 
 def round_down(size: int, *, digits: int = 2) -> int:
-    """Return a size with few significant digits: what is free now and a moment later is about the same."""
+    """Round a size down to few significant digits, so that small changes of free space do not show."""
     unit = 10 ** max(0, len(str(size)) - digits)
     return int(size // unit * unit)
 
 
-#: What was found free first, by what was asked for.
+#: By key: the bytes that ``keep_steady`` returned last.
 _steady: dict[object, int] = {}
 
 
 def keep_steady(key: object, free: int) -> int:
-    """Return about nine tenths of the bytes that are free, so that calls of a kind have the same plan again.
+    """Return about nine tenths of the free bytes, and the same number again for later calls with this key.
 
-    What was said earlier for this key holds as long as it is from 70 % to all of them: what is free changes a
-    little from call to call, and a rounded share of it would change at the edges of its digits.
+    The earlier number is returned as long as it is 70 % to 100 % of ``free``. So similar calls get the same
+    plan, though the free bytes change a little from call to call. Rounding alone would not achieve this.
     """
-    before = _steady.get(key)
-    if before is None or not 0.7 * free <= before <= free:
-        before = _steady[key] = round_down(int(0.9 * free))
-    return before
+    previous = _steady.get(key)
+    if previous is None or not 0.7 * free <= previous <= free:
+        previous = _steady[key] = round_down(int(0.9 * free))
+    return previous
 
 
 def find_cached_room(local_bytes: int) -> int | None:
-    """Return the host memory that remote states may fill, None if the system does not tell.
+    """Return the bytes of host memory that remote states may fill, None if the system does not report them.
 
-    States that take more are written through to their device (``StateFiles``).
+    If the states take more, ``StateFiles`` writes them through to the device.
 
     Arguments:
-        local_bytes: what the call takes of host memory; 0 where its limit is of another device.
+        local_bytes: bytes of host memory that the call takes; 0 if its limit applies to another device.
     """
     free = find_free_memory()
     if free is None:

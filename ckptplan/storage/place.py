@@ -1,8 +1,8 @@
-"""Off-chip memory for a call: a folder or host memory, and its rates as a run will see them.
+"""Finds the remote memory of a call, a folder or host memory, and times it as a run will use it.
 
-The rate of a folder is one of two numbers that differ several times: states that find room in the system's
-cache move at the speed of memory, others at that of the device. So a place may offer two links, of which the
-planner takes the quicker one. What was timed is kept for a day, with the place, for other processes, too.
+A folder has two rates, which differ several times: states that fit the system's file cache move at the speed of
+memory, other states at the speed of the device. So a place may offer two links, and the planner takes the
+quicker one. Measured rates are cached for a day, also for other processes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ckptplan.units import format_bytes, parse_limit
 from ckptplan.wording import escape_controls
 
 _log = logging.getLogger("ckptplan.storage")
-#: How many states are timed: at least so many, and more of small ones.
+#: The least and the most states that are timed. In between, the timed states have _BYTES together.
 _LEAST, _MOST, _BYTES = 3, 16, 2**26
-#: How long rates are kept, in seconds.
+#: How long measured rates stay valid, in seconds.
 _DAY = 86_400
-#: What ``offload=`` takes.
+#: The type of the argument ``offload=``.
 OffloadTo: TypeAlias = "str | os.PathLike[str] | Offload | None"
-#: The rate of a folder that nobody has timed, in bytes per second.
+#: The assumed rate of a folder that was not timed, in bytes per second.
 ASSUMED_RATE = 1e9
 _ACCEPTED = "'host', a folder, or Offload(folder, limit='50 GB')"
 
 
 class Rates(NamedTuple):
-    """The median seconds of writing a state and of reading it, and those of handing a message to a thread."""
+    """The median seconds to write a state, to read it, and to hand a message to another thread."""
 
     write: float
     read: float
@@ -50,7 +50,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class Offload:
-    """A folder for remote checkpoints, or "host", and the most that they may take there: bytes, or "50 GB"."""
+    """A folder for remote checkpoints, or "host", and a limit on their size there: bytes, or "50 GB"."""
 
     folder: str | os.PathLike[str]
     limit: int | str | None = None
@@ -58,39 +58,39 @@ class Offload:
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadPlace:
-    """A place that was checked: a folder, or host memory if it is None. ``limit`` is in bytes."""
+    """A checked place for remote checkpoints: a folder, or host memory if it is None. ``limit`` is in bytes."""
 
     folder: Path | None
     limit: int | None = None
-    #: The argument that named it, for errors.
+    #: The argument that named the place, for errors.
     field: str = "offload"
 
     @property
     def name(self) -> str:
-        """The place in words."""
+        """The name of the place in messages."""
         return "host memory" if self.folder is None else str(self.folder)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A way to use a place: how much goes there, and the seconds that a state takes, one way."""
+    """A way to use a place: its capacity in bytes, and the seconds that a state takes to move."""
 
     place: str
-    #: Whether states are written through to the device, as there is no room for them in the system's cache.
+    #: Whether states are written through to the device, since the system's cache has no room for them.
     through: bool = False
     capacity: int
     state_bytes: int
     rates: Rates
     source: Source
-    #: Whether states can move while compute runs, and take long enough for that to pay.
+    #: Whether states can move while compute runs, and take long enough that overlap pays.
     overlaps: bool = True
 
     def make_profile(
         self, local_bytes: int, *, overlaps: bool, message_seconds: float = 0.0
     ) -> HardwareProfile:
-        """Return the machine of a call: its limit, and the place as remote memory.
+        """Return the profile for a call: its memory limit is local memory, and the place is remote memory.
 
-        ``message_seconds`` are what a message takes besides moving its bytes.
+        ``message_seconds`` are the seconds of a message beyond moving its bytes.
         """
         timed = ("write_bytes_per_second", "read_bytes_per_second", "latency_seconds")
         return HardwareProfile(
@@ -99,7 +99,7 @@ class Link:
             remote_bytes=self.capacity,
             write_bytes_per_second=self.state_bytes / self.rates.write,
             read_bytes_per_second=self.state_bytes / self.rates.read,
-            # A transfer beside compute begins when its thread does.
+            # A transfer that overlaps compute begins only when its thread does.
             latency_seconds=message_seconds + (self.rates.handoff if overlaps else 0.0),
             overlaps_compute=overlaps,
             sources=dict.fromkeys(timed, self.source),
@@ -112,7 +112,7 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
         return None
     if plan is not None:
         raise InputError(
-            "is given together with plan, which says itself what is remote",
+            "is given together with plan, which already decides what is remote",
             field="offload",
             accepted="plan=... with remote_dir, or memory=... with offload",
         )
@@ -122,31 +122,31 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
             field="offload",
             accepted="memory='2 GiB' with it, or memory='auto'",
         )
-    asked: Any = offload if isinstance(offload, Offload) else Offload(offload)  # type: ignore[arg-type]
-    if not isinstance(asked.folder, str | os.PathLike) or not str(asked.folder):
+    wanted: Any = offload if isinstance(offload, Offload) else Offload(offload)  # type: ignore[arg-type]
+    if not isinstance(wanted.folder, str | os.PathLike) or not str(wanted.folder):
         raise InputError(f"is {quote_value(offload)}", field="offload", value=str(offload), accepted=_ACCEPTED)
-    if "://" in str(asked.folder):
+    if "://" in str(wanted.folder):
         raise InputError(
-            f"is {quote_value(str(asked.folder))}",
+            f"is {quote_value(str(wanted.folder))}",
             field="offload",
-            value=str(asked.folder),
+            value=str(wanted.folder),
             accepted="a folder on this machine, or one where a remote disk is mounted",
         )
-    limit = None if asked.limit is None else parse_limit(asked.limit, field="offload.limit")
-    if asked.folder == "host":
+    limit = None if wanted.limit is None else parse_limit(wanted.limit, field="offload.limit")
+    if wanted.folder == "host":
         return OffloadPlace(folder=None, limit=limit)
-    if isinstance(asked.folder, str) and asked.folder.lower() == "host":
+    if isinstance(wanted.folder, str) and wanted.folder.lower() == "host":
         raise InputError(
-            f"is {quote_value(asked.folder)}",
+            f"is {quote_value(wanted.folder)}",
             field="offload",
-            value=asked.folder,
-            accepted=f"'host' for host memory, or './{asked.folder}' for a folder of that name",
+            value=wanted.folder,
+            accepted=f"'host' for host memory, or './{wanted.folder}' for a folder of that name",
         )
-    return OffloadPlace(folder=make_parent(asked.folder, field="offload").resolve(), limit=limit)
+    return OffloadPlace(folder=make_parent(wanted.folder, field="offload").resolve(), limit=limit)
 
 
 def assume_link(state_bytes: int, steps: int) -> Link:
-    """Return a folder of an assumed rate, with room for all states."""
+    """Return a link to a folder with an assumed rate and room for all states."""
     state_bytes = max(1, state_bytes)
     text = f"{ASSUMED_RATE / 1e9:g} GB/s each way, as of many disks: nothing was timed"
     return Link(
@@ -167,14 +167,14 @@ def time_now(
     runtime: str = "files",
     field: str = "remote_dir",
 ) -> Link:
-    """Time a folder now, as it is used for so many states at once, or as many as there is room for.
+    """Time a folder, or host memory if ``folder`` is None, and return its link. Cached rates are not used.
 
-    Without a folder, it is host memory, which is taken to have room. ``clock`` and ``runtime`` are as of
-    ``find_links``, and ``field`` is the argument that named the folder. Raises InputError.
+    ``states`` is the number of states at once, by default as many as have room. Host memory is assumed to have
+    room. ``clock`` and ``runtime`` are as in ``find_links``; ``field`` named the folder. Raises InputError.
     """
     if states is None:
         states = 0 if folder is None else find_folder_room(folder) // state_bytes
-    # Two are timed at least.
+    # find_links needs room for two states.
     states = max(2, states)
     links = find_links(
         OffloadPlace(folder=folder, field=field),
@@ -192,16 +192,16 @@ def time_now(
             value=str(folder),
             accepted="a folder with more free space",
         )
-    # The last one has the most room.
+    # The last link has the most room.
     return links[-1]
 
 
 def measure_folder(
     folder: str | os.PathLike[str], *, state_bytes: int, field: str
 ) -> tuple[dict[str, Any], dict[str, Source]]:
-    """Return the numbers of a profile whose remote memory is a folder, timed now, and their sources.
+    """Time a folder and return the numbers of a profile with this remote memory, and their sources.
 
-    ``field`` is the argument that named the folder, which is made if it is missing. Raises InputError.
+    A missing folder is created. ``field`` is the argument that named the folder. Raises InputError.
     """
     place = make_parent(folder, field=field).resolve()
     link = time_now(place, state_bytes=state_bytes, field=field)
@@ -211,7 +211,7 @@ def measure_folder(
     }
     # The rates contain the latency of a message.
     latencies = ("latency_seconds", "synchronisation_seconds")
-    # A profile with the times of a state would not use the rates.
+    # A profile with transfer times would ignore the rates.
     unused = dict.fromkeys(("transfer_write_seconds", "transfer_read_seconds"))
     numbers = {"remote_bytes": link.capacity, **rates, **dict.fromkeys(latencies, 0.0), **unused}
     margin = Source(grade="M", source=f"free space of {place}, less a margin for others")
@@ -228,20 +228,20 @@ def find_links(
     runtime: str = "files",
     anew: bool = False,
 ) -> tuple[Link, ...]:
-    """Return how the states of T ``steps``, each of so many bytes, can use a place.
+    """Return the links through which the states of T ``steps`` can move to a place.
 
-    The place is timed, unless it was within a day. Its room counts up to what all states take, so that calls of
-    a kind have the same plan while free space changes. Raises InputError if it cannot be used.
+    The place is timed, unless valid rates are cached. Its capacity is at most the bytes of all states, so that
+    similar calls have the same plan while free space changes. Raises InputError if it cannot be used.
 
     Arguments:
-        place: the place; nothing moves if it is None.
+        place: the place; None gives no links.
         state_bytes: bytes of a state.
         steps: T.
-        room: the host memory that states may fill (``find_cached_room``).
-        clock: times states as a runtime moves them: ``clock(place, state_bytes, through=, most=)``, with no
-            more states than ``most``. None for files, written and read by a single thread.
-        runtime: names what ``clock`` times, in the file of rates.
-        anew: whether the place is timed now, whatever is known of it.
+        room: bytes of host memory that states may fill (``find_cached_room``).
+        clock: times states as a runtime moves them: ``clock(place, state_bytes, through=, most=)``, with at
+            most ``most`` states. None times files, written and read by a single thread.
+        runtime: names the runtime that ``clock`` times, as a part of the key of cached rates.
+        anew: whether to time the place even if cached rates are valid.
     """
     if place is None:
         return ()
@@ -260,18 +260,18 @@ def find_links(
     rooms = {False: cached}
     if cached < capacity and place.folder is not None:
         rooms[True] = capacity
-    # Less than two states bring nothing, and there is no room to time them.
-    ways = {through: held for through, held in rooms.items() if held >= 2 * state_bytes}
-    if not ways:
-        _tell_unused(place.name, capacity, state_bytes)
-    # Another device may be mounted there tomorrow.
+    # Room for less than two states saves no memory, and is too small to time.
+    capacities = {through: room_bytes for through, room_bytes in rooms.items() if room_bytes >= 2 * state_bytes}
+    if not capacities:
+        _warn_unused(place.name, capacity, state_bytes)
+    # Rates belong to a device, and another device may be mounted at the same path later.
     device = 0 if place.folder is None else place.folder.stat().st_dev
     links = []
-    for through, held in ways.items():
+    for through, room_bytes in capacities.items():
         key = f"{place.name} on {device}, {state_bytes} B by {runtime}{', through' * through}"
         rates = None if anew else _recall(key)
         if rates is None:
-            rates = (clock or time_files)(place, state_bytes, through=through, most=held // state_bytes)
+            rates = (clock or time_files)(place, state_bytes, through=through, most=room_bytes // state_bytes)
             _keep(key, rates)
         how = "written through to the device and read back cold" if through else "as they find room in memory"
         timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
@@ -279,7 +279,7 @@ def find_links(
             Link(
                 place=place.name,
                 through=through,
-                capacity=held,
+                capacity=room_bytes,
                 state_bytes=state_bytes,
                 rates=rates,
                 source=Source(grade="M", source=timed),
@@ -289,7 +289,7 @@ def find_links(
 
 
 @cache
-def _tell_unused(name: str, capacity: int, state_bytes: int) -> None:
+def _warn_unused(name: str, capacity: int, state_bytes: int) -> None:
     _log.warning(
         "%s is not used for checkpoints: there is room for %s, and a state takes %s",
         escape_controls(name),
@@ -316,31 +316,31 @@ def time_files(place: OffloadPlace, state_bytes: int, *, through: bool, most: in
 
 
 def time_again(clock: Callable[[], Rates]) -> Rates:
-    """Return what a clock tells the second time: memory that is new to the system's cache is slow."""
+    """Call a clock twice and return the second result, since the first use of cache memory is slow."""
     clock()
     return clock()
 
 
 def count_moves(state_bytes: int, most: int) -> int:
-    """Return how many states are timed, of at most so many."""
+    """Return how many states to time: fewer if they are large, and never more than ``most``."""
     return min(_MOST, max(_LEAST, _BYTES // state_bytes), most)
 
 
 def time_moves(write: Callable[[int], object], read: Callable[[int], object], *, count: int) -> Rates:
-    """Time writing a state by its number, and reading it, of so many."""
+    """Return the median seconds of ``count`` calls of ``write`` and of ``read`` with the number of a state."""
     seconds: list[float] = []
     for move, numbers in ((write, range(count)), (read, reversed(range(count)))):
-        taken = []
+        times = []
         for number in numbers:
             began = time.perf_counter()
             move(number)
-            taken.append(max(time.perf_counter() - began, 1e-9))
-        seconds.append(statistics.median(taken))
+            times.append(max(time.perf_counter() - began, 1e-9))
+        seconds.append(statistics.median(times))
     return Rates(*seconds)
 
 
 def time_handoff(place: OffloadPlace, compute: Callable[[], object]) -> float:
-    """Return by how much longer a message of a byte takes in a thread, while this one computes."""
+    """Return the extra seconds of a 1-byte message if another thread writes it while this thread computes."""
     assert place.folder is not None  # noqa: S101 - host memory needs no thread
     with closing(StateFiles(place.folder, field=place.field)) as files, ThreadPoolExecutor(1) as thread:
         alone, beside = [], []
@@ -356,33 +356,33 @@ def time_handoff(place: OffloadPlace, compute: Callable[[], object]) -> float:
     return max(0.0, statistics.median(beside) - statistics.median(alone))
 
 
-#: What was timed in this process or another one, and when.
-_known: dict[str, tuple[Rates, float]] = {}
+#: By key: measured rates of this process or another one, and the time of the measurement.
+_timed: dict[str, tuple[Rates, float]] = {}
 
 
 def _recall(key: str) -> Rates | None:
-    """Return what was timed within a day; the same in all calls of a process, whatever others time."""
-    rates = _known.get(key) or _read_rates(key)
+    """Return rates measured within a day. A process keeps its own even if other processes measure new ones."""
+    rates = _timed.get(key) or _read_rates(key)
     if rates is None or not 0 <= time.time() - rates[1] < _DAY:
         return None
-    _known[key] = rates
+    _timed[key] = rates
     return rates[0]
 
 
 def _keep(key: str, rates: Rates) -> None:
-    _known[key] = rates, time.time()
+    _timed[key] = rates, time.time()
     keep("places", key, " ".join(map(repr, rates)))
 
 
 def _read_rates(key: str) -> tuple[Rates, float] | None:
-    """Return the rates of another process, and when they were kept; None if they are no times."""
-    known = recall("places", key)
-    if known is None:
+    """Return the rates that another process cached, and when; None if the file holds no valid times."""
+    cached = recall("places", key)
+    if cached is None:
         return None
     try:
-        rates = Rates._make(map(float, known[0].split()))
+        rates = Rates._make(map(float, cached[0].split()))
     except (TypeError, ValueError):
-        # Another version wrote it.
+        # Another version of this package wrote the file.
         return None
     usable = all(0 < rate < math.inf for rate in rates[:2]) and 0 <= rates.handoff < math.inf
-    return (rates, known[1]) if usable else None
+    return (rates, cached[1]) if usable else None

@@ -19,9 +19,9 @@ from ckptplan.strategies.registry import all_strategies, reader_of, strategy_of
 
 #: The most characters of a plan that holds the decisions of a solved schedule.
 _MOST_CHARACTERS = 16 * 2**20
-#: The most states that a message in the loops of a plan lists.
+#: The most states that a single message in the loops of a plan may list.
 _MOST_LISTED = 1_000
-#: The most members of a plan besides its decisions; each that is wrong becomes an error of its own.
+#: The most members of a plan without its decisions. Each wrong member would become a separate error.
 _MOST_MEMBERS = 10_000
 _Part = TypeVar("_Part", HardwareProfile, Workload)
 
@@ -29,7 +29,7 @@ _Part = TypeVar("_Part", HardwareProfile, Workload)
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON data in SI base units, with the hashes of workload and profile.
 
-    The best regular plan has the loops of its schedule.
+    The best regular plan also gets the loops of its schedule.
     """
     parts = {"workload": plan.workload.document(), "profile": plan.profile.document()}
     document = {**plan.model_dump(mode="json"), **parts}
@@ -39,7 +39,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def has_loops(plan: RegularPlan) -> bool:
-    """Return whether files have the loops of a regular plan: a message of them lists all its states."""
+    """Return whether files include the loops of a regular plan, whose messages list all their states."""
     return plan.parameters.get("nb_local", 1) <= _MOST_LISTED
 
 
@@ -75,8 +75,8 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 def load_plan(path: str | Path) -> Plan:
     """Return a plan from a JSON file; '-' is standard input. Earlier versions of the schema are converted.
 
-    Raises InputError if the file is not a plan, if it has another schema version, an unknown strategy or wrong
-    parameters, and if its profile or workload was edited: the predictions no longer belong to the numbers.
+    Raises InputError if the file is not a plan, or has another schema version, an unknown strategy or wrong
+    parameters. Also raises it if the profile or the workload was edited, since the predictions are then wrong.
     """
     source = str(path)
     text = read_text(path, most=_MOST_CHARACTERS)
@@ -112,7 +112,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _check_cache(plan: Plan | RegularPlan, expected: CacheName) -> None:
-    """Raise InputError unless a plan says which caches its parameters and decisions keep."""
+    """Raise InputError unless the field ``cache`` agrees with the parameters and decisions of a plan."""
     if plan.cache != expected:
         raise InputError(
             f"is {plan.cache!r}, but the parameters of {plan.strategy} keep {expected!r}",
@@ -123,7 +123,7 @@ def _check_cache(plan: Plan | RegularPlan, expected: CacheName) -> None:
 
 
 def _take_loops(document: dict[str, Any]) -> object:
-    """Take the loops of the regular plan out of a document, and return them; None if there are none."""
+    """Remove the loops of the regular plan from a document, and return them; None if there are none."""
     regular = document.get("regular")
     if not isinstance(regular, dict):
         return None
@@ -132,7 +132,7 @@ def _take_loops(document: dict[str, Any]) -> object:
 
 
 def _check_regular(plan: Plan, loops: object) -> None:
-    """Raise InputError unless the regular plan has a schedule of loops, and ``loops``, if given, are these."""
+    """Raise InputError if loops cannot run the regular plan's schedule, or if ``loops`` are given and wrong."""
     if plan.regular is None:
         return
     try:
@@ -151,15 +151,15 @@ def _check_regular(plan: Plan, loops: object) -> None:
 
 
 def _check_size(document: dict[str, Any], *, source: str) -> None:
-    """Raise InputError if a plan is too large for what it holds besides its decisions."""
+    """Raise InputError if a plan is too large without its decisions."""
     import json
 
     small = json.dumps({name: value for name, value in document.items() if name != "splits"})
     if len(small) > MOST_CHARACTERS:
-        raise InputError("is too large", source=source, accepted="plans up to 1 MiB, besides their decisions")
+        raise InputError("is too large", source=source, accepted="plans up to 1 MiB without their decisions")
     if small.count(",") > _MOST_MEMBERS:
         raise InputError(
-            f"has more than {_MOST_MEMBERS:,} members besides its decisions",
+            f"has more than {_MOST_MEMBERS:,} members without its decisions",
             source=source,
             accepted="a plan as ckptplan writes it",
         )
@@ -168,7 +168,7 @@ def _check_size(document: dict[str, Any], *, source: str) -> None:
 def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
     """Convert a plan of version 1 to version 2.
 
-    Version 1 called the segment length of ``nested`` ``remote_chunk_size``, though nothing in it is remote.
+    Version 1 called the segment length of ``nested`` ``remote_chunk_size``.
     """
     document = dict(document)
     if document.get("strategy") == "nested":
@@ -182,7 +182,7 @@ def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
 def _convert_version_2(document: dict[str, Any]) -> dict[str, Any]:
     """Convert a plan of version 2 to version 3.
 
-    Spikes of all steps stayed resident in version 2, and the blocks of solved schedules were called chunks.
+    In version 2, the spikes of all steps stayed resident, and blocks of solved schedules were called chunks.
     """
     workload, parameters = document.get("workload"), document.get("parameters")
     if isinstance(workload, dict):
@@ -197,23 +197,23 @@ def _rename_blocks(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _convert_regular(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert ``regular`` of earlier programs, which said whether the plan itself is regular.
+    """Convert a boolean ``regular`` to an object: earlier programs wrote whether the plan itself is regular.
 
-    Decisions that a plan lists have no loops.
+    A plan with a list of decisions is not regular.
     """
     if document.get("splits") and isinstance(document.get("parameters"), dict):
         document = {**document, "parameters": _rename_blocks(document["parameters"])}
     names = ("strategy", "parameters", "cache", "predicted")
-    own = {name: document[name] for name in names if name in document}
+    regular_plan = {name: document[name] for name in names if name in document}
     has_loops = document.get("regular") is True and not document.get("splits")
-    return {**document, "regular": own if has_loops else None}
+    return {**document, "regular": regular_plan if has_loops else None}
 
 
 def _convert_adopted(document: dict[str, Any]) -> dict[str, Any]:
     """Convert a plan of ``optimal`` whose only decision names a closed form to a plan of that form.
 
-    Earlier programs wrote such plans. The decision's ``length`` and ``count`` are the parameters of the form,
-    besides those that sizes determine.
+    Earlier programs wrote such plans. The decision's ``length`` and ``count`` are the parameters of the closed
+    form that sizes do not determine.
     """
     splits, sizes = document.get("splits"), document.get("parameters")
     if not (isinstance(splits, list) and len(splits) == 1 and isinstance(splits[0], dict)):

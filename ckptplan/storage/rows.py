@@ -1,7 +1,7 @@
 """Writes files of rows that can be continued after an interruption.
 
-A row is complete when its line has ended. All rows of a file begin with the same identity. A file that ends
-within its beginning, as after a power cut, counts as empty; one with another beginning is not of this module.
+A row is complete if its line ends with a line break. All rows of a file begin with the same identity. A file
+that ends within its beginning, as after a power cut, counts as empty. Other files are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ckptplan.storage.tables import Columns, Lines, Row, open_parquet, read_iden
 from ckptplan.wording import Argument
 
 RowFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
-#: Upper limit on the bytes of a row, in case another file is one long line.
+#: Upper limit on the bytes of a row, in case a file of another kind is one long line.
 _MOST_BYTES = 2**16
 
 
@@ -37,7 +37,7 @@ class RowFile:
         self.file.flush()
 
     def count(self) -> int:
-        """Return the number of complete rows that the file holds now, at the end of which it continues."""
+        """Return the number of complete rows in the file now. Leaves the file position at the end."""
         self.file.seek(0)
         ends = sum(line.endswith(b"\n") for line in self.file)
         return ends - self.lines.header().count("\n")
@@ -54,7 +54,7 @@ class RowOutput:
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a path is standard output, a pipe, a device or a folder, which no file replaces."""
+    """Return whether a path is standard output, a pipe, a device or a folder, which a file cannot replace."""
     return path == "-" or (Path(path).exists() and not Path(path).is_file())
 
 
@@ -69,16 +69,16 @@ def open_output(
     head: Callable[[int], Row],
     restart: bool = False,
 ) -> Iterator[RowOutput]:
-    """Open a stream of rows, a file to begin or to continue, or a Parquet file, which appears when it is whole.
+    """Open an output for rows: a stream, a file that may be continued, or a Parquet file.
 
-    Arguments are as in ``open_rows``. Raises InputError, MissingExtra.
+    Parquet files appear when complete. Arguments are as in ``open_rows``. May raise InputError or MissingExtra.
     """
     if form == "parquet":
-        known = None if restart else read_identity(path)
-        if known not in (None, identity):
+        existing = None if restart else read_identity(path)
+        if existing not in (None, identity):
             accepted = f"a new file, or {Argument('restart', True)}"
             raise InputError("holds another sweep", source=path, accepted=accepted)
-        if known is not None:
+        if existing is not None:
             yield RowOutput(append=list, done=total)
             return
         with open_parquet(path, columns=columns, identity=identity) as append:
@@ -100,7 +100,7 @@ def open_output(
 
 
 def make_beginning(lines: Lines, identity: str) -> str:
-    """Return the beginning of a file of these rows, which precedes the first complete row."""
+    """Return the beginning of every file of these rows: the header, or the identity if there is no header."""
     return lines.header() or lines.head({"sweep": identity})
 
 
@@ -131,14 +131,14 @@ def open_rows(
     beginning = make_beginning(lines, identity).encode()
     try:
         with _open_locked(path, source) as file:
-            begun = file.read(len(beginning))
+            first_bytes = file.read(len(beginning))
             file.seek(0)
-            if restart or (begun != beginning and beginning.startswith(begun)):
+            if restart or (first_bytes != beginning and beginning.startswith(first_bytes)):
                 file.truncate()
                 file.write(beginning)
                 file.seek(0)
-            done, end = _examine(file, lines, identity=identity, total=total, head=head, source=source)
-            # The beginning of a first row stays until the row overwrites it.
+            done, end = _scan_rows(file, lines, identity=identity, total=total, head=head, source=source)
+            # Keep the beginning if there are no rows: it marks the file until the first row overwrites it.
             file.truncate(max(end, len(beginning)))
             file.seek(end)
             yield RowFile(done=done, file=file, lines=lines)
@@ -160,7 +160,7 @@ def _open_locked(path: str | Path, source: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _examine(
+def _scan_rows(
     file: IO[bytes],
     lines: Lines,
     *,
@@ -169,22 +169,22 @@ def _examine(
     head: Callable[[int], Mapping[str, Any]],
     source: str,
 ) -> tuple[int, int]:
-    """Return the number of complete rows and the offset at which the last one ends. Raises InputError."""
+    """Check a file, and return the number of complete rows and the offset of their end. Raises InputError."""
     header = lines.header().encode()
     if file.read(len(header)) != header:
         raise _refuse_file(source, "the columns differ" if lines.format == "csv" else "it holds no rows")
     first = lines.head({"sweep": identity}).encode()
     done, end, last = 0, len(header), b""
     while line := file.readline(_MOST_BYTES):
-        whole = line.endswith(b"\n")
-        line = line if whole else _strip_zeros(line, file)
+        is_complete = line.endswith(b"\n")
+        line = line if is_complete else _strip_zeros(line, file)
         if end and not line:
             break
-        # Only a line after a complete one can be cut short within its identity.
-        expected = first if whole or not end else first[: len(line)]
+        # Only the last line, if it follows a complete one, may be cut short within its identity.
+        expected = first if is_complete or not end else first[: len(line)]
         if line[: len(first)] != expected or len(line) == _MOST_BYTES or b"\0" in line:
             raise _refuse_file(source, f"row {done + 1:,} belongs to another sweep, or is not a row")
-        if whole:
+        if is_complete:
             done, end, last = done + 1, end + len(line), line
     if done > total or (done and not last.startswith(lines.head(head(done - 1)).encode())):
         raise _refuse_file(source, f"the {done:,} rows are not the first rows of the sweep")

@@ -26,18 +26,18 @@ ScheduleFormat = Literal["jsonl", "csv"]
 #: The name of each action in a file.
 ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(Action)}
 _FIELDS = {name: dataclasses.fields(kind) for name, kind in ACTIONS.items()}
-#: The fields of each action in a file, and those that it must have.
+#: The fields of each action in a file, and its required fields.
 NAMES: Mapping[str, list[str]] = {name: [field.name for field in own] for name, own in _FIELDS.items()}
 REQUIRED: Mapping[str, list[str]] = {
     name: [field.name for field in own if field.default is dataclasses.MISSING] for name, own in _FIELDS.items()
 }
-#: Columns of optional fields come last: files without the last ones are read, too.
+#: Columns of optional fields come last. Files without one or more of the last columns are also accepted.
 _FORMER_COLUMNS = ["action", *dict.fromkeys(name for names in REQUIRED.values() for name in names)]
 _COLUMNS = list(dict.fromkeys([*_FORMER_COLUMNS, *(name for names in NAMES.values() for name in names)]))
 _READ_COLUMNS = [_COLUMNS[:columns] for columns in range(len(_FORMER_COLUMNS), len(_COLUMNS) + 1)]
 _STEP: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
 _TIER: dict[str, Any] = {"enum": [tier.value for tier in Tier]}
-#: What each field of an action holds, as JSON Schema.
+#: The JSON Schema of each field of an action.
 FIELDS: Mapping[str, dict[str, Any]] = {
     "start": {**_STEP, "description": "the first step of a range"},
     "stop": {**_STEP, "description": "the step behind the last of a range"},
@@ -56,9 +56,9 @@ FIELDS: Mapping[str, dict[str, Any]] = {
 }  # fmt: skip
 #: The most characters of a line; a message of a million states is as long.
 _MOST_CHARACTERS = 8 * 2**20
-#: The most of each of these characters in a line: an action has one list, of numbers.
+#: The most of each of these characters in a line. An action has only one object and a few lists of numbers.
 _LINE_MARKS: Mapping[str, int] = {"[": 1000, "{": 1000}
-#: The most blank lines at the end: a pipe could send them for ever.
+#: The most blank lines at the end, since a pipe could send them for ever.
 _MOST_BLANK = 1000
 
 
@@ -91,7 +91,7 @@ def action_fields(action: Action) -> dict[str, Any]:
 
 
 def nest_fields(nest: Nest) -> list[dict[str, Any]]:
-    """Return a nest of loops as JSON data; steps and states in a loop count from its offset."""
+    """Return a nest of loops as JSON data. Steps and states in a loop are relative to its offset."""
     return [
         {
             "action": "loop",
@@ -149,7 +149,7 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
 
 
 def _is_end(lines: Iterator[str], *, source: str) -> bool:
-    """Return whether only blank lines follow a blank one. Raises InputError if they do not end."""
+    """Return whether only blank lines follow. Raises InputError if there are too many."""
     for number, line in enumerate(lines):
         if line.strip():
             return False
@@ -159,7 +159,7 @@ def _is_end(lines: Iterator[str], *, source: str) -> bool:
 
 
 def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
-    """Yield the lines without their ends, each of which may be millions of characters, but not more."""
+    """Yield the lines without line breaks. Raises InputError if a line has more than _MOST_CHARACTERS."""
     for number in count(1):
         try:
             line = file.readline(_MOST_CHARACTERS + 1)
@@ -246,7 +246,7 @@ def _make_action(given: Mapping[str, Any]) -> Action:
 
 
 def _read_field(value: Any, field: str) -> Any:
-    """Return the value of a field of an action: a tier, steps or a step. Raises InputError."""
+    """Return the value of a field of an action: a tier, a step or a tuple of steps. Raises InputError."""
     if "enum" in FIELDS[field]:
         if value not in _TIER["enum"]:
             raise refuse(value, "is not a tier", field=field, accepted=" or ".join(_TIER["enum"]))

@@ -40,8 +40,8 @@ def _plan() -> dict[str, Any]:
 
 
 def _loops() -> dict[str, Any]:
-    """Return definitions of what stands in loops: actions and further loops."""
-    whole = {"type": "integer"}
+    """Return the definitions of the items of loops: actions and inner loops."""
+    integer = {"type": "integer"}
     loop = {
         "title": "loop",
         "description": "Do the body at each offset of range(start, stop, stride); steps and states in it count "
@@ -49,7 +49,7 @@ def _loops() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "action": {"const": "loop"},
-            **dict.fromkeys(("start", "stop", "stride"), whole),
+            **dict.fromkeys(("start", "stop", "stride"), integer),
             "body": {"type": "array", "items": {"$ref": "#/$defs/Loops"}, "minItems": 1},
         },
         "required": ["action", "start", "stop", "stride", "body"],
@@ -59,7 +59,7 @@ def _loops() -> dict[str, Any]:
 
 
 def _profile() -> dict[str, Any]:
-    """Return the schema of profiles: a number may be plain, text with a unit, or a table with its source."""
+    """Return the schema of profiles. A number may be plain, text with a unit, or a table with its source."""
     schema = HardwareProfile.model_json_schema()
     source = schema["$defs"].pop("Source")
     properties = schema["properties"]
@@ -78,7 +78,7 @@ def _profile() -> dict[str, Any]:
 
 
 def _workload() -> dict[str, Any]:
-    """Return the schema of workloads: numbers may be text with a unit; a network may replace the sizes."""
+    """Return the schema of workloads. Numbers may be text with a unit, and a network may replace the sizes."""
     schema = Workload.model_json_schema()
     properties = schema["properties"]
     for field in properties:
@@ -93,7 +93,7 @@ def _workload() -> dict[str, Any]:
 
 
 def _schedule() -> dict[str, Any]:
-    """Return the schema of a line: the head, or an action."""
+    """Return the schema of a line of a schedule: the head, or an action."""
     head = {
         "title": "head, the first line",
         "type": "object",
@@ -123,8 +123,8 @@ def _action(name: str, kind: type) -> dict[str, Any]:
 
 def _allow_text(schema: dict[str, Any]) -> dict[str, Any]:
     text = {"type": "string", "description": "a number with a unit, as '624 KiB', '20 GB/s' or '1.5 us'"}
-    kept: dict[str, Any] = {key: schema[key] for key in ("description", "title", "default") if key in schema}
-    return {"anyOf": [schema, text], **kept}
+    notes: dict[str, Any] = {key: schema[key] for key in ("description", "title", "default") if key in schema}
+    return {"anyOf": [schema, text], **notes}
 
 
 def _add_version(schema: dict[str, Any], kind: Kind) -> dict[str, Any]:

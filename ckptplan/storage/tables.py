@@ -1,7 +1,7 @@
-"""Formats tables as CSV, JSON lines or Parquet; the only module that decides how a cell is written.
+"""Formats tables as CSV, JSON lines or Parquet. No other module decides how a cell is written.
 
 In CSV, booleans are ``true`` and ``false``, an absent value is an empty field, and spaces separate the members
-of a list. A text that a spreadsheet would take for a formula begins with an apostrophe. Parquet has the same
+of a list. A text that a spreadsheet would take for a formula gets an apostrophe in front. Parquet has the same
 columns; it needs pyarrow (the extra ``parquet``).
 """
 
@@ -20,7 +20,7 @@ from ckptplan.errors import InputError, MissingExtra
 from ckptplan.storage.files import replace_file
 from ckptplan.wording import Argument, escape_controls
 
-#: What a formula begins with in a spreadsheet; the last four are in full width, as Asian keyboards type them.
+#: The first characters of formulas in a spreadsheet. The last four are full-width, from Asian keyboards.
 _FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: The cells of a row by column name; None if absent.
 Row: TypeAlias = Mapping[str, Any]
@@ -46,16 +46,16 @@ class Lines:
         return self.block([(row.get(name),) for name in self.columns])
 
     def head(self, row: Row) -> str:
-        """Return the beginning of the line of a row that starts with these columns."""
+        """Return the beginning of a line, given the first columns of its row."""
         if self.format == "jsonl":
             import json
 
             return json.dumps(dict(row), allow_nan=False)[:-1] + ","
-        # Append a cell and remove it again, since an empty cell is quoted if it is the only one of its line.
+        # Append a cell and remove it again, since csv.writer quotes an empty cell that is alone in its line.
         return _csv([[*map(_cell, row.values()), "."]]).removesuffix(".\n")
 
     def block(self, cells: Sequence[Sequence[Any]]) -> str:
-        """Return many rows, given column by column, which is much faster than row by row."""
+        """Return many rows as lines. ``cells`` has one sequence per column, which is faster than row by row."""
         if self.format == "jsonl":
             import json
 
@@ -84,7 +84,7 @@ class Rows:
 class Blocks:
     """Many rows with their columns, in blocks that hold one sequence of cells for each column.
 
-    Written block by block, which is much faster than row by row.
+    They are written block by block, which is much faster than row by row.
     """
 
     columns: Columns
@@ -103,11 +103,11 @@ def csv_text(rows: Iterable[Row]) -> str:
 
 
 def csv_pieces(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield CSV with a header; the columns are those of ``Rows`` or ``Blocks``, or all that any row has."""
+    """Yield CSV with a header. ``Rows`` and ``Blocks`` name their columns; other rows give all that any has."""
     if not isinstance(rows, (Rows, Blocks)):
         rows = list(rows)
         rows = Rows(columns=dict.fromkeys(name for row in rows for name in row), rows=rows)
-    # Types of columns matter only where rows come in blocks.
+    # Types of columns are used only for blocks.
     columns: Columns = rows.columns if isinstance(rows, Blocks) else dict.fromkeys(rows.columns, "text")
     lines = Lines(format="csv", columns=columns)
     yield lines.header()
@@ -130,12 +130,12 @@ def _cell(value: Any) -> Any:
 
 
 def _make_plain(text: str) -> str:
-    """Return a text without controls that no spreadsheet takes for a formula."""
+    """Escape control characters, and put an apostrophe before a text that looks like a formula."""
     text = escape_controls(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) or text.startswith(("\t", "\n")) else text
 
 
-#: Rows turned into columns at a time.
+#: The number of rows that are converted to Parquet columns at a time.
 _BATCH = 50_000
 _KEY = b"ckptplan.sweep"
 _ARROW_TYPES: Mapping[Type, str] = {"text": "string", "whole": "int64", "number": "float64", "truth": "bool_"}
@@ -155,7 +155,7 @@ def import_pyarrow() -> Any:
 def open_parquet(
     path: str | Path, *, columns: Columns, identity: str
 ) -> Iterator[Callable[[Sequence[Row]], None]]:
-    """Open a Parquet file that replaces another one at the end; yields a function that appends rows.
+    """Open a Parquet file, and yield a function that appends rows. At the end it replaces an existing file.
 
     Raises InputError, MissingExtra.
     """

@@ -1,7 +1,7 @@
-"""Reads and writes workloads and profiles as TOML; what is written reads back as equal.
+"""Reads and writes workloads and profiles as TOML. Reading a written file gives an equal object.
 
-In a profile every number may have a source, a date and a grade (docs/machines.md). Files for people who go on
-editing them have a comment on each number, as its model describes it.
+In a profile every number may have a source, a date and a grade (docs/machines.md). Templates that users edit
+have a comment on each number: the description of its field.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def load_workload(name_or_path: str | Path) -> Workload:
 
 
 def _convert(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document of an earlier version as one of the present version."""
+    """Convert a document of an earlier version to the current version."""
     return keep_spikes_resident(document) if document.get("schema_version") == 1 else document
 
 
@@ -127,7 +127,7 @@ def workload_text(workload: Workload) -> str:
     """Return a workload as TOML."""
     given = workload.model_dump(exclude_none=True, exclude_defaults=True)
     if workload.network is not None:
-        # The network derives these fields.
+        # These fields are derived from the network.
         given = {field: value for field, value in given.items() if field not in (*DERIVED, "batch")}
     document = {field: _make_readable(field, value) for field, value in given.items()}
     return _format_toml("What a training job is, for ckptplan (docs/workloads.md).", document, kind="workload")
@@ -156,7 +156,7 @@ def _format_toml(comment: str, document: dict[str, Any], *, kind: Kind) -> str:
 
 
 def _make_readable(field: str, value: Any) -> Any:
-    """Return a value with a unit if that reads back as the same number, else unchanged."""
+    """Format a value with a unit if the text reads back as the same number; otherwise return it unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     for suffix, (form, parse) in _FORMS.items():

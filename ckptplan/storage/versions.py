@@ -16,7 +16,7 @@ from ckptplan.wording import Argument
 Kind: TypeAlias = Literal["plan", "profile", "result", "schedule", "workload"]
 #: The version that this program writes.
 WRITTEN: Mapping[Kind, int] = {"plan": PLAN_VERSION, "profile": 1, "result": 1, "schedule": 1, "workload": 2}
-#: The oldest version that this program reads; it also reads all later ones up to its own.
+#: The oldest version that this program reads. It also reads all later versions up to the written one.
 _OLDEST = 1
 
 
@@ -27,7 +27,7 @@ def drop_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[s
 
 
 def keep_spikes_resident(workload: dict[str, Any]) -> dict[str, Any]:
-    """Return a workload of version 1 as one of version 2: the spikes of its network stay until the end."""
+    """Convert a workload of version 1 to version 2. In version 1, the spikes of all steps stay resident."""
     network = workload.get("network")
     if not isinstance(network, dict) or not network.get("activity"):
         return workload
@@ -47,9 +47,9 @@ def check_kind(document: dict[str, Any], *, kind: Kind, source: str) -> int:
 
 
 def explain_kind(text: str, *, wanted: Kind, source: str) -> InputError | None:
-    """Return the error for a text that is a file of another kind than wanted; None if it is none that is known.
+    """Return the error for a file of a known kind that is not ``wanted``; None if the kind is unknown or right.
 
-    It is for texts that were refused: which field is wrong says little then.
+    Call this for a text that was refused. If the file is of another kind, the first wrong field says little.
     """
     kind = _find_kind(text, source=source)
     if kind in (None, wanted):
@@ -59,12 +59,12 @@ def explain_kind(text: str, *, wanted: Kind, source: str) -> InputError | None:
         if wanted == "plan":
             how = "`ckptplan optimize` makes a plan with it"
     else:
-        how = "it holds its workload and its profile" if kind == "plan" else "it is none of the inputs here"
+        how = "it holds its workload and its profile" if kind == "plan" else "it cannot be used here"
     return InputError(f"this is a {kind}: {how}", source=source, accepted=f"a {wanted}")
 
 
 def _find_kind(text: str, *, source: str) -> str | None:
-    """Return the kind of a file, by what it says itself or by the fields that only one kind has."""
+    """Return the kind of a file by its field ``kind``, or by fields that only one kind has; None if unclear."""
     try:
         parse = parse_json if text.lstrip().startswith("{") else parse_toml
         document = parse(text, source=source)

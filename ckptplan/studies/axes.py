@@ -1,8 +1,8 @@
 """Defines the inputs of a plan as axes, and grids over them: how to read, scale and replace their values.
 
-An axis varies a case, which is a workload on a profile; budgets are the memory sizes of the profile. Of the
-ranges of a grid, ``256:65536:x2`` multiplies, ``0:1us:+100ns`` adds, ``5GB/s:80GB/s:n9`` gives 9 values evenly
-spaced in the logarithm, and ``30,60,120`` is a list. A range includes both ends.
+An axis varies one input of a case, which is a workload on a profile. Memory budgets are inputs of the profile.
+A grid gives each axis its values: ``256:65536:x2`` multiplies by 2, ``0:1us:+100ns`` adds, ``5GB/s:80GB/s:n9``
+gives 9 values evenly spaced in the logarithm, and ``30,60,120`` is a list. A range includes both ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AxisKind:
 
 
 def _read_count(value: object) -> int:
-    """Read a count; which of them fit an input is for the model to say."""
+    """Read a count. The model of a workload or profile may refuse it later."""
     try:
         count = int(value) if isinstance(value, str) else index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -72,9 +72,9 @@ SECONDS = AxisKind(read=units.parse_seconds, show=units.format_seconds)
 RATIO = AxisKind(read=_read_ratio, show="{:.4g}".format)
 
 
-#: Sizes in bytes per unit of the profile, which the network derives unless their own axes replace them.
+#: Sizes in bytes per unit of the profile. They are derived from the network unless their own axes replace them.
 _SIZES = (*DERIVED, "workspace_bytes")
-#: The times of a transfer; a profile that does not give them has them by its bandwidth.
+#: The times of a transfer. If a profile does not give them, they follow from its bandwidth.
 _TRANSFERS = ("transfer_write_seconds", "transfer_read_seconds")
 
 
@@ -82,8 +82,8 @@ _TRANSFERS = ("transfer_write_seconds", "transfer_read_seconds")
 class Axis:
     """One input of a plan.
 
-    ``sets`` are the fields that it replaces, as 'profile.latency_seconds'. ``column`` is its name in results,
-    which ends in the unit.
+    ``sets`` are the fields that the axis replaces, as 'profile.latency_seconds'. ``column`` is the name of the
+    axis in results, which ends in the unit.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Axis:
     of_forward: bool = False
 
     def now(self, case: Case) -> tuple[Value, ...]:
-        """Return the present values in a case, one for each field that it sets."""
+        """Return the current values of the input in a case, one for each field in ``sets``."""
         values = (_read_field(case, *field.split(".")) for field in self.sets)
         return tuple(
             value / case.timed.forward_seconds if self.of_forward and value else value for value in values
@@ -146,11 +146,11 @@ def _read_field(case: Case, owner: str, field: str) -> Any:
 
 
 def _make_axis(name: str, kind: AxisKind, *sets: str, column: str | None = None) -> Axis:
-    """Return an axis, whose column is named after the first field that it sets unless it has another name."""
+    """Return an axis. Its column is called ``column``, or else like the first field that the axis sets."""
     return Axis(name=name, column=column or sets[0].partition(".")[2], kind=kind, sets=sets)
 
 
-#: In the order in which they are applied to a case: derived inputs follow those they are derived from.
+#: In the order in which the axes are applied to a case: derived inputs come after the inputs they depend on.
 _AXES = (
     _make_axis("profile-units", COUNT, "profile.units", column="profile_units"),
     _make_axis("workload-units", COUNT, "workload.units", column="workload_units"),
@@ -201,7 +201,7 @@ def all_axes() -> dict[str, Axis]:
 
 @cache
 def _spellings() -> dict[str, Axis]:
-    """Return the axes by all their names, with '-': their own, the column's and the field's."""
+    """Return the axes by every accepted name: of the axis, its column and its field, spelled with '-'."""
     alone = [axis for axis in _AXES if len(axis.sets) == 1 and not axis.of_forward]
     fields = {axis.sets[0].partition(".")[2]: axis for axis in alone}
     del fields["units"]  # ambiguous: of the profile or of the workload
@@ -236,7 +236,7 @@ _HAIR = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Every combination of the values of some axes; the last axis runs fastest."""
+    """Every combination of the values of several axes. The last axis varies fastest."""
 
     axes: tuple[Axis, ...]
     values: tuple[Sequence[Value], ...]
@@ -245,7 +245,7 @@ class Grid:
         return math.prod(len(values) for values in self.values)
 
     def point(self, number: int) -> tuple[Value, ...]:
-        """Return the values of the axes at one point."""
+        """Return the values of the axes at point ``number``."""
         point: list[Value] = []
         for values in reversed(self.values):
             number, place = divmod(number, len(values))
@@ -253,7 +253,7 @@ class Grid:
         return tuple(reversed(point))
 
     def put(self, case: Case, point: Sequence[Value]) -> Case:
-        """Return the case with the inputs at one point. Raises InputError that names the axis."""
+        """Return the case with its inputs set to a point's values. Raises InputError that names the axis."""
         try:
             for place in self._order:
                 case = self.axes[place].put(case, point[place])
@@ -263,7 +263,7 @@ class Grid:
 
     @cached_property
     def _order(self) -> list[int]:
-        """The places of the axes in the order in which they are applied to a case."""
+        """The indices of the axes, in the order in which the axes are applied to a case."""
         ranks = list(all_axes())
         return sorted(range(len(self.axes)), key=lambda place: ranks.index(self.axes[place].name))
 
@@ -300,14 +300,14 @@ def _split_text(text: str) -> tuple[str, str]:
     return name, values
 
 
-def _check_free(axis: Axis, others: Sequence[Axis]) -> None:
-    for other in others:
+def _check_free(axis: Axis, axes: Sequence[Axis]) -> None:
+    for other in axes:
         shared = set(axis.sets) & set(other.sets)
         if shared:
-            known = (
+            problem = (
                 "is given twice" if other is axis else f"sets {', '.join(sorted(shared))}, as {other.name} does"
             )
-            raise InputError(known, field=axis.name, accepted="each input once")
+            raise InputError(problem, field=axis.name, accepted="each input once")
 
 
 def read_values(axis: Axis, given: object) -> Sequence[Value]:
@@ -336,37 +336,37 @@ def _read(axis: Axis, given: object) -> Value:
 
 
 def _read_range(axis: Axis, text: str) -> Sequence[Value]:
-    """Return the values of a range, ascending. Raises InputError, for too many of them before they are made."""
+    """Return the values of a range, ascending. Raises InputError; too many are refused before they are made."""
     *ends, steps = text.split(":")
-    how, number = steps[:1], steps[1:]
-    if len(ends) != 2 or how not in ("x", "+", "n"):
+    kind, number = steps[:1], steps[1:]
+    if len(ends) != 2 or kind not in ("x", "+", "n"):
         raise refuse(text, "is not a range", accepted=_ACCEPTED)
     start, stop = (_read(axis, end) for end in ends)
-    each = _read(axis, number) if how == "+" else _read_factor(number, whole=how == "n")
-    adds = how == "+"
-    if start is None or stop is None or each is None or start > stop or not each > (0 if adds else 1):
+    increment = _read(axis, number) if kind == "+" else _read_factor(number, whole=kind == "n")
+    adds = kind == "+"
+    if start is None or stop is None or increment is None or start > stop or not increment > (0 if adds else 1):
         raise refuse(text, "is not a range", accepted=_ACCEPTED)
     if adds and axis.kind.whole:
-        # Not listed: the rows of a sweep may be refused for their number.
-        first, step = int(start), int(each)
-        return range(first, first + step * len(_count_places((stop - start) / each, text)), step)
+        # A range object needs no memory for its values; a sweep may still refuse that many rows.
+        first, step = int(start), int(increment)
+        return range(first, first + step * len(_count_places((stop - start) / increment, text)), step)
     if adds:
-        values = (start + each * i for i in _count_places((stop - start) / each, text))
+        values = (start + increment * i for i in _count_places((stop - start) / increment, text))
     elif start <= 0 or stop / start > _MOST_SPAN:
         accepted = f"a START above zero, and a STOP up to {_MOST_SPAN:g} times as much"
         raise refuse(text, "has ends too far apart", accepted=accepted)
     else:
         ratio = stop / start
-        last = each - 1 if how == "n" else math.log(ratio) / math.log(each)
+        last = increment - 1 if kind == "n" else math.log(ratio) / math.log(increment)
         places = _count_places(last, text)
-        values = (start * (ratio ** (i / last) if how == "n" else each**i) for i in places)
+        values = (start * (ratio ** (i / last) if kind == "n" else increment**i) for i in places)
     tidy = (_tidy(value, stop) for value in values)
     # Rounding may make neighbours equal.
     return tuple(value for value, _ in groupby(map(round, tidy) if axis.kind.whole else tidy))
 
 
 def _read_factor(number: str, *, whole: bool) -> float:
-    """Return a factor, or a count if it must be whole; NaN for what is none."""
+    """Return the factor of a range, which must be whole if it is a count; NaN if the text is no such number."""
     try:
         factor = float(number)
     except ValueError:
@@ -375,14 +375,14 @@ def _read_factor(number: str, *, whole: bool) -> float:
 
 
 def _count_places(quotient: float, text: str) -> range:
-    """Return the numbers of the values from one end to the other. Raises InputError if there are too many."""
+    """Return the indices of the values of a range. Raises InputError if there are too many."""
     if quotient + _HAIR >= MOST_POINTS:
         raise refuse(text, f"has more than {MOST_POINTS:,} values", accepted=f"up to {MOST_POINTS:,} points")
     return range(int(quotient + _HAIR) + 1)
 
 
 def _tidy(value: float, stop: float) -> float:
-    """Return a value rounded to 12 digits, which removes errors of sums and powers; at the end, the end."""
+    """Round a value to 12 digits, to remove errors of sums and powers. A value next to ``stop`` becomes it."""
     if isinstance(value, int):
         return value
     return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")

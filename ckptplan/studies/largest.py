@@ -1,6 +1,6 @@
 """Implements ``largest``: finds the longest sequence, or the largest batch or network, that fits.
 
-The last value that fits with a strategy is found by bisection.
+Bisection finds the last value that fits with each strategy.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import MAX_STEPS, format_count
 
-#: The quantities: the number of the job that each is, and its largest value that is considered.
+#: The quantities: the field of the workload that each one sets, and the largest value considered.
 QUANTITIES: Mapping[str, tuple[str, int]] = {
     "T": ("steps", MAX_STEPS),
     "batch": ("batch", 10**9),
     "neurons": ("neurons", 10**9),
 }
-#: If larger sizes may need less memory, this many values beyond the largest found are tried one by one.
+#: If larger sizes may need less memory, this many values above the largest one found are tried one by one.
 _TRIED = 256
-#: For a solved strategy: values tried over the whole range, and one by one beyond the edge found.
+#: For a solved strategy: how many values are tried over the whole range, and one by one above the edge.
 _SPREAD, _TRIED_CHEAPLY = 32, 32
-#: Progress when the part without solving is done, and when only the binding limit remains to be found.
+#: Progress when the search without solving is done, and when only the binding limit has to be determined.
 _CHEAP, _FOUND = 0.05, 0.9
 
 
@@ -54,7 +54,7 @@ class Reach:
     ``plan`` is the best plan at ``value``, None if not even 1 fits; ``infeasible`` is then the reason.
     ``bound_by`` is the limit that the next value exceeds: ``local_bytes``, ``remote_bytes``, ``max_overhead``,
     ``deadline``, or ``steps`` if the strategy cannot be solved for longer sequences. It is None if ``value`` is
-    the largest considered. ``proved`` says that no larger value fits; otherwise none was found.
+    the largest considered. ``proved`` is True if no larger value can fit; otherwise the search found none.
     ``interrupted`` says that the search was not completed: ``value`` is then the largest found so far, or 0.
     """
 
@@ -71,11 +71,10 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
     """A mapping from names of strategies to the largest value that fits with each, the largest first.
 
     Arguments:
-        quantity: what was made as large as possible: 'T', 'batch' or 'neurons'.
+        quantity: the quantity that was maximized: 'T', 'batch' or 'neurons'.
         case: the workload and the profile.
         reaches: the result of each strategy.
-        left_out: the strategies that ``optimize`` compares, and that were not searched with; each has the
-            reason.
+        left_out: the strategies that ``optimize`` compares and this search does not, each with the reason.
         deadline: the seconds that a batch may take at most; None is no limit.
     """
 
@@ -91,8 +90,8 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         self.deadline = deadline
         self.case = case
         self.left_out = dict(left_out)
-        ranked = sorted(reaches, key=lambda reach: -reach.value)
-        self._reaches = {reach.strategy: reach for reach in ranked}
+        ordered = sorted(reaches, key=lambda reach: -reach.value)
+        self._reaches = {reach.strategy: reach for reach in ordered}
 
     def __getitem__(self, strategy: str) -> Reach:
         return self._reaches[strategy]
@@ -104,7 +103,7 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         return len(self._reaches)
 
     def __repr__(self) -> str:
-        """Return what each strategy reaches, in one line."""
+        """Return the largest value of each strategy, in one line."""
         values = ", ".join(f"{name} {format_count(reach.value)}" for name, reach in self.items())
         return f"<LargestValues of {self.quantity}: {values}>"
 
@@ -134,7 +133,7 @@ def largest(
             times stay the same.
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
-        steps: T, in place of that of the workload.
+        steps: T, in place of the workload's T.
         strategies: as in ``optimize``; by default 'closed', for which the value is proved to be the largest
             (docs/trade-offs.md).
         max_overhead, local_bytes, headroom, remote_bytes, effort: as in ``optimize``. Without a limit on the
@@ -172,7 +171,7 @@ def largest(
     longest = None if deadline is None else read_deadline(deadline)
     searches = _make_searches(SizedQuestions(quantity=quantity, request=watched, deadline=longest), stages)
     reaches: list[Reach] = []
-    # Without an executor, each is searched for when it is asked for.
+    # Without an executor, each search runs when its result is requested.
     results = map_in_order(ReachSearch.reach, searches, executor=executor)
     try:
         for place, search in enumerate(searches):
@@ -190,8 +189,8 @@ def largest(
 def find_longest(request: Request) -> tuple[int, str]:
     """Return the largest T that fits with any strategy of a request, and this strategy; (0, '') if none fits.
 
-    The result is the first entry of ``largest("T", ...)``. Of strategies that cannot reach further than
-    another one, only this is found out, and not how far they reach. Raises InputError.
+    The result is the first entry of ``largest("T", ...)``. A strategy that cannot exceed the T of an earlier
+    one is dropped without determining its own largest T. Raises InputError.
     """
     questions = SizedQuestions(quantity="T", request=request)
     searches = _make_searches(questions, StagedProgress(None, stages=1))
@@ -205,7 +204,7 @@ def find_longest(request: Request) -> tuple[int, str]:
 
 @dataclass(kw_only=True)
 class SizedQuestions:
-    """The questions of a request at other values of a quantity. All strategies share them."""
+    """Makes and caches the question of a request for each value of a quantity. All strategies share it."""
 
     quantity: str
     request: Request
@@ -221,7 +220,7 @@ class SizedQuestions:
         return question
 
     def _limit_time(self, question: Question) -> Question:
-        """Return a question whose plans keep the deadline; without effect if base itself is later."""
+        """Return a question whose plans meet the deadline. Base meets it for every value up to ``most``."""
         if self.deadline is None:
             return question
         allowed = max(0.0, overhead(self.deadline, question.base_seconds))
@@ -244,7 +243,7 @@ class SizedQuestions:
 
     @cached_property
     def most(self) -> int:
-        """The largest value whose bytes can be counted exactly, and for which base keeps the deadline."""
+        """The largest value whose bytes can be counted exactly and for which base meets the deadline."""
         self.ask(1)  # raises if the quantity cannot be changed
 
         def is_countable(value: int) -> bool:
@@ -274,20 +273,20 @@ class ReachSearch(ABC):
     strategy: Strategy
     questions: SizedQuestions
     progress: StagedProgress
-    #: The largest value that was planned, and the answer there.
+    #: The largest value that was planned, and the answer for it.
     best: tuple[int, Answer] | None = None
-    #: The largest value that is known to fit; it may not be planned yet.
+    #: The largest value known to fit. It may not have been planned yet.
     fitting: int = 0
 
     def __str__(self) -> str:
-        """Return what errors call the search."""
+        """Return the name of the search in error messages."""
         return f"the largest {self.questions.quantity} with {self.strategy.name}"
 
     @abstractmethod
     def find(self, most: int, *, least: int = 1) -> bool:
         """Search for the largest value up to ``most``, store it in ``best``, return whether it is proved.
 
-        Values below ``least`` are of no use to the caller, and need not be stored.
+        The caller ignores values below ``least``, so they need not be stored.
         """
 
     def reach(self) -> Reach:
@@ -299,14 +298,14 @@ class ReachSearch(ABC):
         if result.value == most:
             ends_in_time = most < QUANTITIES[questions.quantity][1] and questions.deadline is not None
             return dataclasses.replace(result, bound_by="deadline" if ends_in_time else None)
-        missing = find_reason(self._ask(result.value + 1), subject=f"{self.strategy.name} does not fit")
-        # The question has the tighter of both limits on the time.
+        reason = find_reason(self._ask(result.value + 1), subject=f"{self.strategy.name} does not fit")
+        # The overhead limit of the question is the tighter one of the deadline and the caller's limit.
         given = questions.request.goal.max_overhead
-        is_late = missing.binding == "max_overhead" and self._ask(result.value + 1).goal.max_overhead != given
+        is_late = reason.binding == "max_overhead" and self._ask(result.value + 1).goal.max_overhead != given
         return dataclasses.replace(
             result,
-            bound_by="deadline" if is_late else missing.binding,
-            infeasible=None if result.value else missing,
+            bound_by="deadline" if is_late else reason.binding,
+            infeasible=None if result.value else reason,
         )
 
     def so_far(self) -> Reach:
@@ -323,7 +322,7 @@ class ReachSearch(ABC):
         )
 
     def _fits(self, value: int) -> bool:
-        """Return whether a value fits all limits; if so, store it in ``best``."""
+        """Return whether a value fits all limits, and store it in ``best`` if it does."""
         answer = self._ask(value).best()
         if answer is not None:
             self.best = value, answer
@@ -336,14 +335,14 @@ class ReachSearch(ABC):
 class ClosedFormReachSearch(ReachSearch):
     """The search for a strategy whose cost is a closed form.
 
-    Chunks are cut from the end, so a schedule for fewer steps is one for more steps without its first steps.
-    Hence each count, and with it the memory and the time added to base's, does not fall as T or the size of a
-    state rises. (An exception are chunks that grow with the integer part of M_s / M_a, which rounded sizes may
-    increase. For these, values beyond the last one found are tried, and nothing is proved.)
+    Chunks are cut from the end. So the schedule for a shorter sequence is the schedule for a longer one without
+    its first steps. No count falls as T or the size of a state rises, and neither do the memory and the time
+    added to base's. (Chunks that grow with the integer part of M_s / M_a are an exception, since rounded sizes
+    may increase it. For these, values above the last one found are tried, and nothing is proved.)
 
     So a range of values is hopeless if nothing fits at its smallest value, or if the time added there exceeds
-    the allowed share of base's time at its largest value. Other ranges are halved, the upper half first.
-    Without a limit on overhead, this is bisection; with one, the values that fit need not form one range.
+    the allowed share of base's time at its largest value. Every other range is halved, the upper half first.
+    Without a limit on overhead, this is bisection. With a limit, the values that fit need not form one range.
     """
 
     def find(self, most: int, *, least: int = 1) -> bool:
@@ -372,13 +371,13 @@ class ClosedFormReachSearch(ReachSearch):
             waiting += [(low, middle - 1, added), (middle, high, self._add_seconds(middle, high))]
 
     def _is_hopeless(self, low: int, high: int, added: float) -> bool:
-        """Return whether no value from low to high fits, at the lowest of which some seconds are added."""
+        """Return whether no value from low to high fits, if at ``low`` at least ``added`` seconds are added."""
         if added == inf or not self._limits_time:
             return added == inf
         return added > self._allow_seconds(low, high) * (1 + SUM_ROUNDING)
 
     def _allow_seconds(self, low: int, high: int) -> float:
-        """Return the most seconds that may be added at the lowest of some values for any of them to fit."""
+        """Return the most seconds that may be added at ``low`` if any value from low to high is to fit."""
         question = self.questions.ask(high)
         longest, least = question.base_seconds, self.questions.ask(low).base_seconds
         share, deadline = self.questions.request.goal.max_overhead, self.questions.deadline
@@ -387,7 +386,7 @@ class ClosedFormReachSearch(ReachSearch):
         )
         if deadline is not None:
             allowed = min(allowed, deadline - least)
-        # Compute may grow faster than transfers that it hides: then only the total time is monotone.
+        # If compute hides transfers, it may grow faster than they do. Then only the total time is monotone.
         return allowed + (longest - least) * question.costs.overlaps_compute
 
     @property
@@ -398,7 +397,7 @@ class ClosedFormReachSearch(ReachSearch):
     def _add_seconds(self, value: int, high: int) -> float:
         """Return the least seconds added to base's time within the memory; infinite if nothing fits.
 
-        They may be infinite, too, if they are more than any value up to ``high`` allows.
+        The result may also be infinite if it exceeds the seconds that any value up to ``high`` allows.
         """
         question = self._ask(value).replace(max_overhead=None)
         if not self._limits_time:
@@ -414,12 +413,12 @@ class ClosedFormReachSearch(ReachSearch):
 class SolvedReachSearch(ReachSearch):
     """The search for a solved strategy, which may take seconds for each value.
 
-    The least local memory of any schedule rises with the value, so bisection finds the last value that has
-    enough, without solving. Up to that value, ``has_schedule`` also answers without solving, but it need not
-    be monotone, since it depends on the size of a table. So values spread over the whole range are tried first,
-    and then the edge after the last one that passes. The value at the edge is solved. Only if its schedule
-    takes more time than allowed are other values solved, by bisection. This proves nothing, since overhead can
-    rise as the value falls.
+    The least local memory of any schedule rises with the value, so bisection finds the last value for which
+    local memory is enough, without solving. Up to that value, ``has_schedule`` also answers without solving.
+    Its answer depends on the size of a table and need not be monotone. So the search first tries values spread
+    over the whole range, and then bisects above the last value that passes. It solves the value at that edge.
+    Only if the schedule takes more time than allowed, bisection solves other values. This proves nothing, since
+    overhead can rise as the value falls.
     """
 
     def find(self, most: int, *, least: int = 1) -> bool:
@@ -428,21 +427,21 @@ class SolvedReachSearch(ReachSearch):
             return True
         high = find_last_of_many(self._may_fit, 1, last, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
         if high > 0:
-            alone = self.questions.request.goal.max_overhead is None and self.questions.deadline is None
-            self.progress.report_share(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
+            any_time = self.questions.request.goal.max_overhead is None and self.questions.deadline is None
+            self.progress.report_share(_CHEAP, next_share=_FOUND if any_time else 2 * _CHEAP)
             if not self._fits(high):
                 self._look_below(high)
         return last == (self.best[0] if self.best else 0)
 
     def _look_below(self, high: int) -> None:
-        """Bisect for the last value that keeps the limits, beginning where all tapes fit."""
+        """Bisect for the last value within the limits, beginning with the last one for which all tapes fit."""
         low = 0
         first = find_last(lambda value: self._unkept_seconds(self._ask(value)) == 0, 1, high - 1)
-        most, begun = log(high), 2 * _CHEAP
+        most, start_share = log(high), 2 * _CHEAP
         while high - low > 1:
             middle = first if low == 0 and low < first < high else choose_middle(low, high)
             left = (log(high - low), log(max(middle - low, high - middle)))
-            share, next_share = (_FOUND - (_FOUND - begun) * width / most for width in left)
+            share, next_share = (_FOUND - (_FOUND - start_share) * width / most for width in left)
             self.progress.report_share(share, next_share=next_share)
             if self._fits(middle):
                 low = middle
@@ -450,7 +449,7 @@ class SolvedReachSearch(ReachSearch):
                 high, first = middle, 0
 
     def _may_fit(self, value: int) -> bool:
-        """Return whether there is a schedule, and the overhead allows recomputing steps without a held tape."""
+        """Return whether a schedule exists, and the overhead limit allows recomputing steps without tapes."""
         question = self._ask(value)
         base = question.base_seconds
         if overhead(base + self._unkept_seconds(question), base) > question.limits.most_overhead:
@@ -458,7 +457,7 @@ class SolvedReachSearch(ReachSearch):
         return question.replace(max_overhead=None).fits()
 
     def _unkept_seconds(self, question: Question) -> float:
-        """Return the seconds that it takes to run the steps again of which no tape can be held."""
+        """Return the seconds needed to recompute the steps whose tapes do not fit into local memory."""
         costs, local = question.costs, question.goal.local_bytes
         if local is None:
             return 0.0
@@ -467,31 +466,31 @@ class SolvedReachSearch(ReachSearch):
 
 
 def choose_middle(low: int, high: int) -> int:
-    """Return a number strictly between two non-adjacent ones; the geometric mean if the range is wide."""
+    """Return a number strictly between two non-adjacent numbers: the geometric mean if the range is wide."""
     return max(low + 1, isqrt(low * high)) if high > 4 * max(1, low) else (low + high) // 2
 
 
 def find_last(holds: Callable[[int], bool], low: int, high: int) -> int:
     """Return the last number from ``low`` to ``high`` for which a test holds, ``low - 1`` if it never does.
 
-    The test must hold for all numbers up to some number, and for none beyond.
+    The test must be monotone: once it fails for a number, it fails for all larger numbers.
     """
-    good, bad = low - 1, high + 1
-    while bad - good > 1:
-        middle = choose_middle(good, bad)
+    passing, failing = low - 1, high + 1
+    while failing - passing > 1:
+        middle = choose_middle(passing, failing)
         if holds(middle):
-            good = middle
+            passing = middle
         else:
-            bad = middle
-    return good
+            failing = middle
+    return passing
 
 
 def find_last_of_many(holds: Callable[[int], bool], low: int, high: int, *, spread: int, beyond: int) -> int:
-    """Return a number for which a test holds though not for the next one, ``low - 1`` if none is found.
+    """Return a number for which a test holds while it fails for the next number, ``low - 1`` if none is found.
 
-    The test need not be monotone. So ``spread`` numbers over the range are tried first, in descending order,
-    until one passes. Bisection finds the edge above it, and ``beyond`` numbers after the edge are tried one by
-    one.
+    The test need not be monotone. So the function first tries ``spread`` numbers over the range, in descending
+    order, until one passes. Bisection finds an edge above this number, and then the ``beyond`` numbers after
+    the edge are tried one by one.
     """
     if high < low:
         return low - 1
@@ -500,8 +499,8 @@ def find_last_of_many(holds: Callable[[int], bool], low: int, high: int, *, spre
     if passing is None:
         return low - 1
     failing = min((place for place in places if place > passing), default=high + 1)
-    good = find_last(holds, passing, failing - 1)
-    for further in range(good + 1, min(high, good + beyond) + 1):
+    last = find_last(holds, passing, failing - 1)
+    for further in range(last + 1, min(high, last + beyond) + 1):
         if holds(further):
-            good = further
-    return good
+            last = further
+    return last

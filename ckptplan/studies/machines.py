@@ -28,16 +28,16 @@ from ckptplan.studies.largest import find_longest
 from ckptplan.studies.sweep import list_several
 from ckptplan.units import format_duration, format_things, parse_fraction
 
-#: Where the step times of a workload on a machine come from: they are this machine's own; the workload names
-#: no machine; a roofline; or another machine, so that they say nothing about this one.
+#: Where the step times of a workload come from: measured on this machine; given by a workload that names no
+#: machine; estimated with a roofline; or measured on another machine, so that they say nothing about this one.
 Times: TypeAlias = Literal["own", "given", "estimated", "carried over"]
-#: The overhead up to which the largest T is sought where no limit is named: twice base's time.
+#: The limit on overhead in the search for the largest T if the caller gives none: twice base's time.
 REACH_OVERHEAD = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a workload costs on one machine, for a run of ``batches`` batches."""
+    """The cost of a workload on one machine, for a run of ``batches`` batches."""
 
     profile: HardwareProfile
     result: Plan | Infeasible
@@ -88,7 +88,7 @@ class Machine:
 
     @property
     def most_joules(self) -> float | None:
-        """The energy of the run at the power under load: an upper figure, as a machine also waits."""
+        """The energy of the run at the power under load. This is an upper bound, since a machine also waits."""
         if self.run_seconds is None or self.profile.power_watts is None:
             return None
         return self.run_seconds * self.profile.power_watts
@@ -98,13 +98,13 @@ class Machine:
         return self.run_seconds is not None and self.run_seconds <= deadline
 
     def surely_meets(self, deadline: float) -> bool:
-        """Return whether it does so even at the end of the interval of an estimate."""
+        """Return whether the run meets the deadline even at the upper end of an estimated time."""
         return self.meets(deadline) and self.run_ends[1] <= deadline
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineComparison(DrawnOnAxes):
-    """Machines side by side: those with a time first, the quickest before all."""
+    """Machines side by side, the quickest first; machines without a known time come last."""
 
     workload: Workload
     machines: tuple[Machine, ...]
@@ -114,7 +114,7 @@ class MachineComparison(DrawnOnAxes):
     reach_overhead: float | None
 
     def __repr__(self) -> str:
-        """Return the machines that were compared and the quickest of them, in one line."""
+        """Return the number of machines and the quickest machine, in one line."""
         quickest, machines = self.quickest, format_things(len(self.machines), "machine")
         answer = "no time is known"
         if quickest is not None and quickest.run_seconds is not None:
@@ -134,7 +134,7 @@ class MachineComparison(DrawnOnAxes):
 
     @property
     def cheapest(self) -> Machine | None:
-        """The machine with the least price of those that meet the deadline; None without a price."""
+        """The cheapest machine that meets the deadline, None if no price is known."""
         priced = [
             (machine.run_price, machine.run_seconds or 0.0, place, machine)
             for place, machine in enumerate(self.machines)
@@ -163,30 +163,30 @@ def compare_machines(
     command: str = "ckptplan.compare_machines",
     progress: Progress | None = None,
 ) -> MachineComparison:
-    """Return the best plan of ``workload`` on each profile: the plan that ``optimize`` gives there.
+    """Return the best plan of ``workload`` on each profile, as ``optimize`` returns it.
 
     Arguments:
         workload: the training job, or its name, or the path of its file.
-        profiles: the machines, or their names or paths; each has a name of its own.
-        steps: T, in place of that of the workload.
-        batches: batches of the run, whose time, price and energy are given; at least 1.
-        prices: price of an hour, one for all or by name; replaces that of a profile.
+        profiles: the machines, or their names or paths. Their names must differ.
+        steps: T, in place of the workload's T.
+        batches: the number of batches in the run, at least 1. Time, price and energy are those of the run.
+        prices: price of an hour, for all machines or by name; replaces the price in a profile.
         deadline: time that the run may take, in seconds or with a unit, as '8 h'.
         strategies, objective, model, max_overhead, local_bytes, headroom, remote_bytes, effort: as in
             ``optimize``.
         command: recorded in the provenance of the plans.
         progress: called with the work done and the total work.
 
-    The largest T of a machine is that of ``largest`` with the same wishes, by default up to twice base's time.
-    A machine on which nothing fits has the reason, without suggestions. Raises InputError.
+    The largest T of a machine is found as in ``largest`` with the same limits, by default up to twice base's
+    time. A machine on which nothing fits has the reason, without suggestions. Raises InputError.
     """
     workload = read_workload(workload, steps=steps)
     machines = list_several(profiles, HardwareProfile, "profiles")
     priced = _put_prices(machines, prices)
-    whole: object = batches
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
+    count: object = batches
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
-    within = None if deadline is None else read_deadline(deadline)
+    deadline_seconds = None if deadline is None else read_deadline(deadline)
     if max_overhead is None:
         limit = REACH_OVERHEAD
     else:
@@ -201,7 +201,7 @@ def compare_machines(
     )
     stages = StagedProgress(progress, stages=len(machines))
     compared: list[Machine] = []
-    for place, (profile, own) in enumerate(zip(machines, priced, strict=True)):
+    for place, (profile, priced_profile) in enumerate(zip(machines, priced, strict=True)):
         stages.begin(place)
         stages.report_share(0.0, next_share=0.9)
         report = None if progress is None else stages.report_solve
@@ -217,15 +217,15 @@ def compare_machines(
         )
         ranking = rank_strategies(request, only_best=True)
         times = _find_origin(request)
-        # The other machines are the suggestions.
+        # No suggestions are searched for: the other machines are the alternatives.
         result: Plan | Infeasible = ranking.best() if ranking.answers else name_reason(request)
         steps, strategy = _find_largest(workload, profile, limit, budgets)
         if isinstance(result, Plan) and result.steps > steps:
-            # A strategy that is solved may go further than those that were sought in.
+            # A solved strategy may reach further than the closed forms, which alone were searched.
             steps, strategy = result.steps, result.strategy
         compared.append(
             Machine(
-                profile=own,
+                profile=priced_profile,
                 result=result,
                 times=times,
                 missing=find_missing(workload, profile) if times == "carried over" else (),
@@ -245,7 +245,7 @@ def compare_machines(
             )
         ),
         batches=batches,
-        deadline=within,
+        deadline=deadline_seconds,
         reach_overhead=limit,
     )
 
@@ -273,7 +273,7 @@ def _put_prices(
 def _find_origin(request: Request) -> Times:
     timed = request.case.timed
     if belongs_elsewhere(timed, request.case.profile):
-        # Also estimated times, where this machine lacks the rates for an estimate of its own.
+        # This includes times estimated for another machine, if this one lacks the rates for an estimate.
         return "carried over"
     if timed.is_estimated:
         return "estimated"
@@ -298,7 +298,7 @@ def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
 def _find_largest(
     workload: Workload, profile: HardwareProfile, max_overhead: float, wishes: BudgetWishes
 ) -> tuple[int, str]:
-    """Return the longest sequence that fits, and the strategy for it, '' if none does."""
+    """Return the longest sequence that fits, and the strategy for it; 0 and '' if none fits."""
     request = Request.of(
         workload, profile, command="", unless_named="closed", max_overhead=max_overhead, **wishes
     )

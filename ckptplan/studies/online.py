@@ -1,7 +1,7 @@
-"""Compares sequences of unknown length with the same ones if T had been known, for every T up to a largest.
+"""Compares checkpointing of sequences of unknown length with schedules that know T, for a range of T.
 
-A tape is as large as a state, and everything fits the slots and one tape. ``online`` runs each step once in its
-sweep and then reverses the gaps; the optimum knows T, and no legal schedule runs fewer steps (``tables``).
+A tape is as large as a state, and memory holds ``slots`` states and one tape. ``online`` runs each step once in
+its sweep and then reverses the gaps. The optimum knows T, and no legal schedule runs fewer steps (``tables``).
 """
 
 from __future__ import annotations
@@ -23,34 +23,32 @@ from ckptplan.schedule.schedule import check_count
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineFactors:
-    """Runs of steps for T = first..last, shape (last - first + 1,); each step's recording is one of them."""
+    """How many times steps run for T = first..last, shape (last - first + 1,), recordings included."""
 
     slots: int
     steps: Integers
-    #: Of the online schedule, of the optimum that knows T, and of binomial checkpointing with a single tape.
+    #: Runs of the online schedule, of the optimum that knows T, and of binomial checkpointing with one tape.
     online: Integers
     optimum: Integers
     revolve: Integers
-    #: The most runs of a step that are proved for binomial reversal of the gaps, its recording included.
+    #: Proved bound on the runs of any one step if gaps are reversed binomially, its recording included.
     bound: Integers
 
     @property
     def over_optimum(self) -> npt.NDArray[np.float64]:
-        """Online runs over those of the optimum with tapes."""
-        runs: npt.NDArray[np.float64] = self.online / self.optimum
-        return runs
+        """Runs of the online schedule divided by runs of the optimum."""
+        ratio: npt.NDArray[np.float64] = self.online / self.optimum
+        return ratio
 
     @property
     def over_revolve(self) -> npt.NDArray[np.float64]:
-        """Online advances over those of Revolve: runs without the recordings, which every schedule has."""
-        advances: npt.NDArray[np.float64] = (self.online - self.steps) / np.maximum(
-            self.revolve - self.steps, 1
-        )
-        return advances
+        """Advances of the online schedule divided by Revolve's. Advances are runs other than recordings."""
+        ratio: npt.NDArray[np.float64] = (self.online - self.steps) / np.maximum(self.revolve - self.steps, 1)
+        return ratio
 
 
 def compare_online(*, slots: int, first: int = 1, last: int) -> OnlineFactors:
-    """Return the runs of steps, online and with T known, for every T from ``first`` to ``last``.
+    """Count the runs of steps, online and with T known, for every T from ``first`` to ``last``.
 
     Raises InputError, also if the table of the optima is too large.
     """
@@ -66,15 +64,15 @@ def compare_online(*, slots: int, first: int = 1, last: int) -> OnlineFactors:
             accepted=f"fewer steps or slots: (T + 1) (slots + 2) up to {CELLS:,}",
         )
     tables = Tables(steps=last, units=units, sizes=UnitSizes(1, 1), prices=Prices(recompute=1.0))
-    again = tables.unstored.round()
+    recomputed = tables.unstored.round()
     snapshots = Snapshots(slots)
     online = np.zeros(last - first + 1, dtype=np.int64)
     for steps in range(1, last + 1):
         if steps >= first:
-            held = snapshots.settle(steps)
-            gaps = np.diff([*held, steps])
-            free = units - np.arange(len(held))
-            online[steps - first] = 2 * steps + int(again[gaps, free].sum())
+            checkpoints = snapshots.settle(steps)
+            gaps = np.diff([*checkpoints, steps])
+            free = units - np.arange(len(checkpoints))
+            online[steps - first] = 2 * steps + int(recomputed[gaps, free].sum())
         snapshots.offer(steps)
     lengths = np.arange(first, last + 1)
     revolve, _ = count_at(lengths, chunk=np.array([1]), slots=np.array([slots]))
@@ -82,7 +80,7 @@ def compare_online(*, slots: int, first: int = 1, last: int) -> OnlineFactors:
         slots=slots,
         steps=lengths,
         online=online,
-        optimum=lengths + again[first:, units].astype(np.int64),
+        optimum=lengths + recomputed[first:, units].astype(np.int64),
         revolve=lengths + revolve,
         bound=np.array([1 + bound_advances(steps, slots=slots) for steps in lengths.tolist()]),
     )

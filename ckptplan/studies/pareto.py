@@ -1,6 +1,6 @@
 """Implements ``pareto``: the front of local memory and time, for each strategy and for all together.
 
-Closed forms are traced completely, then those that are solved.
+The fronts of closed forms are traced first, completely. The fronts of solved strategies follow.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def trace_fronts(
     budgets: Integers | None = None,
     executor: Executor | None = None,
 ) -> list[StrategyFront]:
-    """Return the front of each strategy of a question, or its best plans within ``budgets`` alone.
+    """Trace the front of each strategy of a question; with ``budgets``, only the best plans within them.
 
-    An executor finds the fronts of those that are solved. Strategies that cannot keep the caches that are asked
-    for are left out. Raises InputError if none is left.
+    An executor traces the solved strategies side by side. Strategies that cannot keep the requested caches are
+    left out. Raises InputError if none is left.
     """
     compared = [strategy for strategy in question.strategies if strategy.allows(question.goal.cache)]
     if not compared:
@@ -64,15 +64,15 @@ def trace_fronts(
         for strategy in compared
         if isinstance(strategy, ClosedForm)
     }
-    known = merge_fronts(front.front for front in fronts.values())[0] if fronts else None
+    closed_front = merge_fronts(front.front for front in fronts.values())[0] if fronts else None
     solved = [strategy for strategy in compared if strategy not in fronts]
     stages = StagedProgress(question.progress, stages=len(solved))
-    watched = question.replace(progress=None if question.progress is None else stages.report_solve)
+    tracked = question.replace(progress=None if question.progress is None else stages.report_solve)
     traced = map_in_order(
-        partial(trace_solved_front, known=known, budgets=budgets),
-        map(watched.for_strategy, solved),
+        partial(trace_solved_front, known=closed_front, budgets=budgets),
+        map(tracked.for_strategy, solved),
         executor=executor,
-        name=lambda alone: f"the front of {alone.goal.strategies[0]}",
+        name=lambda task: f"the front of {task.goal.strategies[0]}",
     )
     for strategy in solved:
         stages.begin_next(strategy.name)
@@ -108,14 +108,14 @@ def _trace_closed_form(
 
 
 def _shorten(column: Integers) -> Integers:
-    """Return integers of 32 bits where they fit."""
-    fits = not len(column) or int(column.max()) < 2**31
-    return column.astype(np.int32) if fits else column
+    """Return a column as 32-bit integers if its values fit, to save memory."""
+    is_small = not len(column) or int(column.max()) < 2**31
+    return column.astype(np.int32) if is_small else column
 
 
 def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts, index: int) -> Answer:
     values = {name: int(column[index]) for name, column in columns.items()}
-    # The columns of parameters that a plan lacks have zeros.
+    # A zero means that the plan lacks this parameter.
     setting = Parameters({name: value for name, value in values.items() if value})
     parameters = strategy.clamp(setting, steps=costs.steps)
     key = least_time(strategy.cost(parameters, costs=costs))
@@ -128,9 +128,9 @@ def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts
 
 
 def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Iterable[str]) -> Columns:
-    """Return the parameters of points from the columns of their sources, 0 where a source lacks one.
+    """Collect the parameters of points from the columns of their sources, 0 where a source lacks a parameter.
 
-    ``origins`` has shape (2, n): the index of the source of each point, and of the point in it.
+    ``origins`` has shape (2, n). Row 0 is the source of each point, row 1 the point's index in this source.
     """
     picked = {name: np.zeros(len(origins[0]), dtype=np.int64) for name in names}
     for place, columns in enumerate(sources):
@@ -140,11 +140,11 @@ def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Itera
     return picked
 
 
-#: Points of a front unless others are asked for, and the most.
+#: The default number of points of a front, and the largest number that a caller may request.
 POINTS, _MOST_POINTS = 400, 10_000
-#: The points if steps have caches, whose number is a parameter of each plan.
+#: The default number of points if steps have caches, which give plans one more parameter.
 POINTS_WITH_CACHES = 100
-#: Up to this many steps, every point of a front may be listed: more would need too much memory.
+#: Up to this many steps, every point of a front may be listed. Longer sequences would need too much memory.
 MOST_EXACT = 100_000
 #: The finest resolution of longer sequences.
 _FINEST = 0.001
@@ -177,22 +177,22 @@ def pareto(
     Arguments:
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
-        steps: T, in place of that of the workload.
-        points: the most points, 400 unless another number is given (100 if steps have caches): the best plans
-            within budgets that are evenly spaced in the logarithm of the memory besides the resident bytes,
-            within the local budget, and at both ends. Between two of them the plan of the lower one is valid.
-        exact: lists every point of the front in place of some, for up to 100,000 steps.
-        resolution: lists the points that differ by this share in memory or time, 0.01 or '1%'; 0 as ``exact``.
-        objective: what ``best`` is chosen for within the budget: 'time', 'memory', or 'balanced' for the knee.
+        steps: T, in place of the workload's T.
+        points: the most points, by default 400 (100 if steps have caches): the best plans within the local
+            budget, the least and the largest useful budget, and budgets between, evenly spaced in the logarithm
+            of memory without resident bytes. The plan of a point also suits every budget up to the next one.
+        exact: lists every point of the front, for up to 100,000 steps.
+        resolution: lists the points that differ by this share in memory or time, 0.01 or '1%'; 0 is ``exact``.
+        objective: what ``best`` optimizes within the budget: 'time', 'memory', or 'balanced' for the knee.
         progress: called with the work done and the total work.
         executor: solves strategies side by side, as in ``sweep``.
         command: recorded in the provenance of the plans.
         strategies, max_overhead, local_bytes, headroom, remote_bytes, effort: as in ``optimize``. The local
-            budget is the one that ``best`` and ``knee`` keep; it does not limit the front.
+            budget applies to ``best`` and ``knee``; it does not limit the front.
 
-    Closed forms are listed completely; ``optimal`` has the schedules that it finds for any budget, with a bound
-    on what another schedule may gain (``least_seconds``); other solved strategies may have those of some
-    budgets only.
+    Closed forms are listed completely. ``optimal`` has a schedule for any budget, and a lower bound on the time
+    of every other schedule (``least_seconds``). Other solved strategies may have schedules for some budgets
+    only.
 
     Raises InputError, and CkptplanError if a worker of the executor ends three times.
     """
@@ -236,43 +236,43 @@ def _varies_caches(question: Question) -> bool:
     return bool(question.costs.cache_bytes) and question.goal.cache != "all"
 
 
-def _read_points(wanted: object, question: Question) -> int:
-    if wanted is None:
+def _read_points(given: object, question: Question) -> int:
+    if given is None:
         return POINTS_WITH_CACHES if _varies_caches(question) else POINTS
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 2 <= wanted <= _MOST_POINTS:
-        raise refuse(wanted, "is not a number of points", field="points", accepted=f"2 to {_MOST_POINTS:,}")
-    return wanted
+    if isinstance(given, bool) or not isinstance(given, int) or not 2 <= given <= _MOST_POINTS:
+        raise refuse(given, "is not a number of points", field="points", accepted=f"2 to {_MOST_POINTS:,}")
+    return given
 
 
 def _choose_budgets(question: Question, *, most: int) -> Integers | None:
-    """Return local budgets for at most so many points; None if every level of memory is one of so many."""
+    """Return local budgets for at most ``most`` points; None if all levels of memory are no more than that."""
     costs = question.costs
     resident = costs.resident_bytes
     unit = math.gcd(costs.state_bytes, costs.tape_bytes, costs.chunk_bytes)
     if not _varies_caches(question) and costs.steps * costs.tape_bytes + costs.chunk_bytes <= most * unit:
         return None
     low, high = question.find_local_ends()
-    own = question.goal.local_bytes
-    kept = [low, high] if own is None or not low < own < high else [low, own, high]
-    sizes = np.geomspace(max(1, low - resident), high - resident, most - len(kept) + 2)
-    return np.unique(np.concatenate([kept, resident + sizes[1:-1].astype(np.int64)]))
+    budget = question.goal.local_bytes
+    included = [low, high] if budget is None or not low < budget < high else [low, budget, high]
+    sizes = np.geomspace(max(1, low - resident), high - resident, most - len(included) + 2)
+    return np.unique(np.concatenate([included, resident + sizes[1:-1].astype(np.int64)]))
 
 
-def _read_resolution(wanted: float | str, *, steps: int) -> float:
-    value = read_argument("resolution", parse_fraction, wanted)
+def _read_resolution(given: float | str, *, steps: int) -> float:
+    value = read_argument("resolution", parse_fraction, given)
     least = 0.0 if steps <= MOST_EXACT else _FINEST
     if not least <= value <= 0.5:
         raise InputError(
-            f"{wanted} is too fine for {steps:,} steps" if value < least else f"{wanted} is out of range",
+            f"{given} is too fine for {steps:,} steps" if value < least else f"{given} is out of range",
             field="resolution",
-            value=wanted,
+            value=given,
             accepted=f"a share from {least:g} to 0.5, as 0.01 or '1%'",
         )
     return value
 
 
 class ParetoFront(DrawnOnAxes, Sequence[Plan]):
-    """Plans that no strategy beats in both local memory and time; columns as arrays, plans on demand."""
+    """The plans that no strategy beats in both local memory and time: a sequence of plans, made on demand."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         budgets: Integers | None = None,
         bounds: LowerBounds | None = None,
     ) -> None:
-        # Its goal names all strategies that were compared, those of other fronts included.
+        # The goal of the request names all compared strategies, even if this front is of one strategy only.
         self._request = request
         self._question = request.question().replace(strategies=tuple(front.strategy.name for front in fronts))
         self._fronts = fronts
@@ -291,22 +291,22 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         self._together, self._origins = merge_fronts(front.front for front in fronts)
         self._budgets = budgets
         if budgets is not None:
-            # Several strategies may have a plan between two budgets.
+            # Several strategies may have a plan between two budgets. Keep the best plan within each budget.
             places = np.unique(np.searchsorted(self._together.local_peak_bytes, budgets, side="right") - 1)
             places = places[places >= 0]
             self._together, self._origins = self._together.take(places), self._origins[:, places]
-        #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
+        #: Lower bounds on the time of every schedule; empty unless ``optimal`` is compared.
         self.bounds: LowerBounds = bounds or next(
             (front.bounds for front in fronts if len(front.bounds)), NO_BOUNDS
         )
-        #: 0 unless points are left out by a share in which they may differ from those that are listed.
+        #: The share of memory or time by which an omitted point may differ from a listed one; 0 if none may.
         self.resolution = max([resolution, *(front.front.resolution for front in fronts)])
 
     def __len__(self) -> int:
         return len(self._together)
 
     def __repr__(self) -> str:
-        """Return the job of the front and its extent, in one line."""
+        """Return the workload, the profile and the range of memory in one line."""
         case, local = self._request.case, self.local_peak_bytes
         memory = find_memory(self.budget_bytes, self.headroom, machine=self.profile.local_bytes)
         with sizes_like(memory):
@@ -342,7 +342,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
 
     @property
     def budget_bytes(self) -> int:
-        """The local budget of one unit that ``best`` and ``knee`` keep."""
+        """The local budget of one unit, which applies to ``best`` and ``knee``."""
         return self._request.goal.local_bytes or self.profile.local_budget_bytes
 
     @property
@@ -352,7 +352,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
 
     @property
     def resident_bytes(self) -> int:
-        """The bytes that stay in local memory of one unit with any schedule."""
+        """The bytes in local memory of one unit that do not depend on the schedule."""
         return self._question.costs.resident_bytes
 
     @property
@@ -367,7 +367,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
 
     @property
     def schedule_bytes(self) -> Integers:
-        """The local memory of each point beside the resident bytes, at least 1, shape (n,)."""
+        """The local bytes of each point without the resident bytes, at least 1, shape (n,)."""
         return np.maximum(1, self.local_peak_bytes - self.resident_bytes)
 
     @property
@@ -377,13 +377,13 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
 
     @property
     def overhead(self) -> npt.NDArray[np.float64]:
-        """Seconds over those of base, less one, shape (n,)."""
+        """The seconds of each point divided by base's seconds, minus 1, shape (n,)."""
         added: npt.NDArray[np.float64] = np.maximum(0.0, overhead(self.seconds, self.base_seconds))
         return added
 
     @cached_property
     def least_seconds(self) -> npt.NDArray[np.float64]:
-        """Seconds that no schedule within each point's memory is faster than, shape (n,); 0 if unknown."""
+        """Lower bound on the seconds of any schedule within each point's memory, shape (n,); 0 if unknown."""
         return np.minimum(self.bounds.within(self.local_peak_bytes), self.seconds)
 
     @property
@@ -431,35 +431,35 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
 
     @property
     def proves_bounds(self) -> bool:
-        """Whether one of the strategies proves what no schedule can be faster than."""
+        """Whether one of the strategies proves lower bounds on the time of every schedule."""
         return any(len(front.bounds) for front in self._fronts)
 
     @property
     def at_budgets(self) -> bool:
-        """Whether the points are the best plans within some budgets; between two there may be others."""
+        """Whether the points are the best plans within chosen budgets, so that points between are omitted."""
         return self._budgets is not None
 
     @cached_property
     def may_gain(self) -> npt.NDArray[np.float64]:
-        """By what share of its time a plan may be beaten within less memory than the next one has, shape (n,).
+        """Largest share of time that an omitted plan between this one and the next may save, shape (n,).
 
-        0 where the next plan needs just more, and if every point is listed.
+        0 where no omitted plan can be in between, and 0 everywhere if every point is listed.
         """
         if not self.at_budgets or not len(self):
             return np.zeros(len(self))
         gain: npt.NDArray[np.float64] = np.append(1 - self.seconds[1:] / self.seconds[:-1], 0.0)
         unit = math.gcd(self._question.costs.state_bytes, self._question.costs.tape_bytes)
-        between = np.append(np.diff(self.local_peak_bytes), 0) > unit
-        return np.where(between, gain, 0.0)
+        has_gap = np.append(np.diff(self.local_peak_bytes), 0) > unit
+        return np.where(has_gap, gain, 0.0)
 
     @property
     def varies_caches(self) -> bool:
-        """Whether plans may keep the caches of some steps only, so that not every plan can be listed."""
+        """Whether plans may keep the caches of only part of the steps, so that not every plan can be listed."""
         return _varies_caches(self._question)
 
     @property
     def told_apart(self) -> float:
-        """The share of time below which two plans cannot be told apart."""
+        """The share of time below which two plans count as equally fast."""
         return self._question.resolution
 
     def place_within(self, local_bytes: int) -> int | None:
@@ -496,21 +496,21 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     def knee(self) -> Plan:
         """The plan to run at the knee within the budget, as ``optimize(objective='balanced')``.
 
-        It need not be that of ``knee_place``: of plans whose balance cannot be told apart, it is the simplest.
-        Raises Infeasible.
+        If the balance of several plans is equal within the resolution, this is the simplest of them, which need
+        not be the plan at ``knee_place``. Raises Infeasible.
         """
         return self._find_best("balanced")
 
     def at(self, local_bytes: int | str) -> Plan:
         """Return the plan to run within a budget of one unit, as ``optimize``.
 
-        It need not be on the front: of plans whose times cannot be told apart, it is the simplest. Raises
-        InputError and Infeasible.
+        If several plans are equally fast within the resolution, this is the simplest of them, which need not be
+        on the front. Raises InputError and Infeasible.
         """
         return self._search(self._within(read_argument("local_bytes", parse_bytes, local_bytes)))
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
-        """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
+        """Return why no plan fits a budget of one unit, None if a plan fits. Raises InputError."""
         budget = read_argument("local_bytes", parse_bytes, local_bytes)
         if self.place_within(budget) is not None:
             return None
@@ -527,14 +527,14 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         return self._find_best(self._request.goal.objective)
 
     def _plan(self, place: int) -> Plan:
-        """Return the plan of a point, for the memory that it needs."""
+        """Return the plan of a point, whose budget is the memory that the plan needs."""
         which, index = self._origins[:, place].tolist()
         answer = self._fronts[which].answer(index)
-        own = self._within(int(self.local_peak_bytes[place]))
-        return own.plan(answer, own_budget=True)
+        request = self._within(int(self.local_peak_bytes[place]))
+        return request.plan(answer, own_budget=True)
 
     def _find_best(self, objective: ObjectiveName) -> Plan:
-        """Return the plan to run for an objective, which is searched for once. Raises Infeasible."""
+        """Return the plan to run for an objective. It is searched for only once. Raises Infeasible."""
         if objective not in self._plans:
             self._plans[objective] = self._search(self._request.replace(objective=objective))
         return self._plans[objective]
@@ -545,5 +545,5 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         return rank_strategies(request, strategies=strategies, only_best=True).best()
 
     def _within(self, budget: int) -> Request:
-        """Return the request with a local budget that was named, so that it has no headroom."""
+        """Return the request with an explicit local budget. No headroom is subtracted from it."""
         return self._request.replace(local_bytes=budget, headroom=0.0)

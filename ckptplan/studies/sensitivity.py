@@ -1,11 +1,11 @@
 """Implements ``sensitivity``: how the best plan and its time depend on each input.
 
 Each input is scaled alone. For each factor, the job is planned again, and the new plan is compared with the
-unchanged original plan.
+original plan, which stays unchanged (the *kept* plan).
 
-Error bars are those of a plan's time, and of its lead over other plans, for uncertain times. Each time varies
-independently, uniformly in the logarithm, between its value over (1 + share) and its value times
-(1 + share). In each sample, every strategy is compared at its best setting for that sample.
+Error bars say how far a plan's time, and its lead over other plans, may be off if the times of a step are
+uncertain. Each time varies independently, uniformly in the logarithm, between its value over (1 + share) and
+its value times (1 + share). In each sample, every strategy is compared at its best setting for that sample.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from ckptplan.units import format_seconds, format_things, parse_fraction
 
 
 def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
-    """Return the seconds of a kept plan at other costs, and whether it keeps the budgets there."""
+    """Return the seconds of a kept plan at the costs of a question, and whether it fits the budgets there."""
     costs = question.costs
     if (seconds := _reprice(kept, question)) is not None and kept.solved is not None:
-        # With smaller states and tapes, the peak is lower still.
+        # The peak at the old sizes: exact for equal sizes, an upper bound for smaller states and tapes.
         local = kept.solved.local_peak_bytes + costs.resident_bytes - kept.solved_at.resident_bytes
         at_most = replace(kept.solved, seconds=seconds, local_peak_bytes=local)
         fits = bool(cost_of(at_most).within(question.budget)[0])
@@ -68,26 +68,25 @@ def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
             return seconds, fits
     cost = kept.cost(costs, question.goal.model)
     if _outgrows(kept, costs):
-        # Freed checkpoints do not make enough room, and the closed form is too low.
+        # The chunks grow faster than checkpoints are freed, so the closed form underestimates the peak.
         actions = kept.strategy.actions(kept.parameters, steps=costs.steps)
         cost = replace(cost, local_peak_bytes=np.array([play(actions, costs=costs).local_peak_bytes]))
     return float(cost.seconds[0]), bool(cost.within(question.budget)[0])
 
 
 def _reprice(kept: Answer, question: Question) -> float | None:
-    """Return the seconds of a solved schedule at other costs, None if they do not follow from its counts."""
+    """Return the seconds of a solved schedule at other costs, None if its counts do not determine them."""
     if kept.solved is None or question.costs.overlaps_compute or question.goal.model != "exact":
         return None
     return float(question.costs.serial_seconds(kept.solved))
 
 
-def _compare_sizes(costs: StepCosts, others: StepCosts) -> tuple[bool, bool]:
-    """Return whether the bytes of states, tapes and chunks equal others, and whether none is larger."""
-    sizes, other_sizes = (
-        (each.state_bytes, each.tape_bytes, each.chunk_bytes, each.remote_state_bytes)
-        for each in (costs, others)
+def _compare_sizes(costs: StepCosts, old: StepCosts) -> tuple[bool, bool]:
+    """Return whether states, tapes and chunks have the same bytes as in ``old``, and whether none is larger."""
+    sizes, old_sizes = (
+        (step.state_bytes, step.tape_bytes, step.chunk_bytes, step.remote_state_bytes) for step in (costs, old)
     )
-    return sizes == other_sizes, all(map(le, sizes, other_sizes))
+    return sizes == old_sizes, all(map(le, sizes, old_sizes))
 
 
 def _outgrows(kept: Answer, costs: StepCosts) -> bool:
@@ -106,12 +105,12 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorBars:
-    """The uncertainty of a plan if every time is known to within ``share``.
+    """The uncertainty of a plan's time if every time of a step is known to within ``share``.
 
     90 % of the samples are between ``low_seconds`` and ``high_seconds``. ``better_chance`` is the share of
     samples in which another strategy is faster than any setting of the plan's strategy, by more than the
-    resolution of the question; ``better`` is this share by the strategy to choose. ``regret`` is the 95 %
-    quantile of the plan's excess time, as a share of the least time.
+    resolution of the question. ``better`` splits this share by the strategy that is best there. ``regret`` is
+    the 95 % quantile of the plan's excess time, as a share of the least time.
     """
 
     share: float
@@ -135,11 +134,11 @@ def compute_error_bars(
     on_sample: Callable[[int], None] = lambda _: None,
     executor: Executor | None = None,
 ) -> ErrorBars:
-    """Return the error bars of a plan.
+    """Sample uncertain times and return the error bars of a plan.
 
     Arguments:
         question: the question that the plan answers.
-        kept: the plan.
+        kept: the plan, whose schedule stays the same in all samples.
         profile: the hardware, for T_s and the latency.
         share: how far each time may be off, e.g. 0.1.
         samples: the number of samples.
@@ -150,52 +149,52 @@ def compute_error_bars(
     contenders = question.replace(strategies=_select_contenders(question, share))
     varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
     comparisons = map_in_order(partial(_compare_at, question=contenders, kept=kept), varied, executor=executor)
-    ours, best = np.empty(samples), np.empty(samples)
+    kept_seconds, least_seconds = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
     for sample in range(samples):
         on_sample(sample)
-        ours[sample], best[sample], chosen = next(comparisons)
+        kept_seconds[sample], least_seconds[sample], chosen = next(comparisons)
         if chosen is not None:
             better[chosen] += 1
     return ErrorBars(
         share=share,
         samples=samples,
         seed=seed,
-        low_seconds=float(np.quantile(ours, 0.05)),
-        high_seconds=float(np.quantile(ours, 0.95)),
+        low_seconds=float(np.quantile(kept_seconds, 0.05)),
+        high_seconds=float(np.quantile(kept_seconds, 0.95)),
         better_chance=better.total() / samples,
         better={name: count / samples for name, count in better.most_common()},
-        regret=max(0.0, float(np.quantile(ours / best - 1, 0.95))),
+        regret=max(0.0, float(np.quantile(kept_seconds / least_seconds - 1, 0.95))),
     )
 
 
 def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[float, float, str | None]:
-    """Return the seconds of a kept plan at other costs, the least there, and a strategy that is faster."""
-    asked = question.replace(costs=costs)
-    ours = kept.seconds(costs, asked.goal.model)
-    faster = asked.faster_than(ours * (1 - SUM_ROUNDING))
+    """Return the seconds of the kept plan at other costs, the least seconds, and a faster strategy or None."""
+    sampled = question.replace(costs=costs)
+    kept_seconds = kept.seconds(costs, sampled.goal.model)
+    faster = sampled.faster_than(kept_seconds * (1 - SUM_ROUNDING))
     if faster is None:
-        return ours, ours, None
+        return kept_seconds, kept_seconds, None
     least, told_apart = faster.key[0], 1 - max(question.resolution, _TIE)
-    if ours * told_apart <= least:
-        return ours, least, None
+    if kept_seconds * told_apart <= least:
+        return kept_seconds, least, None
     # The plan's own strategy may have a better setting, unless it is left out.
-    own = asked.for_strategy(kept.strategy).best() if kept.strategy.name in asked.goal.strategies else None
-    if own is not None and own.key[0] * told_apart <= least:
-        return ours, least, None
-    chosen = asked.best() or faster
-    return ours, least, chosen.strategy.name
+    best = sampled.for_strategy(kept.strategy).best() if kept.strategy.name in sampled.goal.strategies else None
+    if best is not None and best.key[0] * told_apart <= least:
+        return kept_seconds, least, None
+    chosen = sampled.best() or faster
+    return kept_seconds, least, chosen.strategy.name
 
 
 def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
     """Return the strategies that may be the best one in some sample.
 
-    All have base's time in common. The time that a strategy adds to it is a sum of times, so in every sample it
-    is within a factor (1 + share) of its nominal value. The best one need not be the fastest: one that is not
-    the champion in the end may keep others from that place for a while. As long as the champions with and
-    without it differ, each further one lowers the lesser time of the two by at most the resolution rho. So a
-    strategy of n matters only if its time times (1 - rho)^n is at most the least. If transfers overlap compute,
-    base's time hides some of what is added, and any strategy may win.
+    All strategies share base's time. The time that a strategy adds to it is a sum of times, so in every sample
+    it is within a factor (1 + share) of its nominal value. The chosen strategy need not be the fastest, and a
+    strategy that is the champion for a while may keep others out, even if it is not chosen in the end. While
+    the champions with and without it differ, each further strategy lowers the lesser time of the two by at most
+    the resolution rho. So one of n strategies matters only if its time times (1 - rho)^n is at most the least.
+    If transfers overlap compute, base's time hides part of the added time, and any strategy may win.
     """
     if question.costs.overlaps_compute:
         return question.goal.strategies
@@ -245,7 +244,7 @@ INPUTS = (
     "tape-bytes",
     *_OPTIONAL,
 )
-#: Those that a schedule's peak rises with, and those that its seconds are linear in.
+#: The inputs that raise a schedule's peak, and the inputs in which a schedule's seconds are linear.
 _SIZES = ("state-bytes", "tape-bytes")
 _LINEAR = (
     *("bandwidth", "latency", "synchronisation", "transfer-seconds"),
@@ -253,13 +252,13 @@ _LINEAR = (
     *(name.replace("_", "-") for name in ACTION_TIMES),
 )
 FACTORS = (0.5, 0.8, 1.25, 2.0)
-#: The range of factors in which break-evens are searched, and the number of grid steps in each direction.
+#: The range of factors searched for break-evens, and the number of grid steps in each direction.
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 #: The precision of a break-even, as a ratio of factors.
 _CLOSE = 1.001
-#: So many settings bound the time of the next search.
+#: The number of recent best settings whose times bound the next search.
 _SETTINGS = 3
-#: So many samples of the error bars are as much work as an input.
+#: The number of samples of error bars that take about as long as the study of one input.
 _WORK = 30
 
 
@@ -277,8 +276,8 @@ class Replanned:
     """The result for one input at ``factor`` times its value.
 
     ``values`` has an entry for each field that the input sets (a bandwidth has one in each direction). ``best``
-    is None if nothing fits. ``kept_seconds`` is the time of the plan for the unchanged inputs, and
-    ``kept_fits`` says whether that plan keeps the budgets. Changes are shares of the unchanged plan's time.
+    is None if nothing fits. ``kept_seconds`` is the time of the kept plan, and ``kept_fits`` says whether that
+    plan fits the budgets. Changes are shares of the kept plan's time at unchanged inputs.
     """
 
     factor: float
@@ -292,9 +291,9 @@ class Replanned:
 
 @dataclass(frozen=True, kw_only=True)
 class BreakEven:
-    """A factor at which the best strategy changes: the best one ``below`` it, and ``above`` it.
+    """A factor at which the best strategy changes from ``below`` to ``above`` (None if nothing fits there).
 
-    None means that nothing fits. The factor is known to 0.1 %.
+    The factor is known to 0.1 %.
     """
 
     factor: float
@@ -307,8 +306,8 @@ class BreakEven:
 class Influence:
     """The influence of one input; ``no_effect`` is the reason if scaling it changes nothing.
 
-    It is varied as far as files may have such values: points beyond are left out, and break-evens are searched
-    for between the factors ``scanned``.
+    The input is varied only as far as workload and profile files accept its values. Points beyond are left out,
+    and break-evens are searched between the factors ``scanned``.
     """
 
     name: str
@@ -328,10 +327,10 @@ class Influence:
 class Sensitivity(DrawnOnFigure):
     """The best plan for unchanged inputs, the influence of each input, and the plan's error bars.
 
-    ``best`` is the plan that is varied: that of ``optimize``, or the plan that was given. With each scaled
-    input, it is compared with the strategies of ``goal``. Strategies that ``optimize`` compares, too, are
-    ``left_out``: each has the reason. ``best_compared`` is then the best plan of the strategies of ``goal`` for
-    unchanged inputs, None if none fits.
+    ``best`` is the kept plan: the plan of ``optimize``, or the plan that the caller gave. With each scaled
+    input, it is compared with the strategies of ``goal``. ``left_out`` has the other strategies that
+    ``optimize`` compares, each with the reason. If there are any, ``best_compared`` is the best plan of the
+    strategies of ``goal`` for unchanged inputs, None if none fits.
     """
 
     workload: Workload
@@ -346,13 +345,13 @@ class Sensitivity(DrawnOnFigure):
     best_compared: Best | None = None
 
     def __repr__(self) -> str:
-        """Return the plan that is varied, and how many inputs were, in one line."""
+        """Return the kept plan and the number of inputs in one line."""
         case = Case(workload=self.workload, profile=self.profile)
         best = f"{self.best.strategy}, {format_seconds(self.best.seconds)}"
         return f"<Sensitivity of {best}: {case}, {format_things(len(self.influences), 'input')}>"
 
 
-#: Closed forms whose searches take as long as those of all others.
+#: Closed forms whose searches take as long as the searches of all other closed forms together.
 _SLOWEST = ("disk-revolve", "periodic")
 _WHY_SLOWEST = "searching them takes as long as all other closed forms together"
 
@@ -382,11 +381,11 @@ def sensitivity(
     Arguments:
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
-        plan: a plan to vary, in place of a workload and a profile. Its workload, profile, budgets and
-            strategies are used, and its schedule is the one that is kept.
-        steps: T, in place of that of the workload.
-        strategies: as in ``optimize``. Unless they are named, those that take long to search are ``left_out``
-            where inputs are scaled: solved ones, ``disk-revolve`` and ``periodic``.
+        plan: a plan to study, in place of a workload and a profile. Its workload, profile, budgets and
+            strategies are used, and its schedule is the kept plan.
+        steps: T, in place of the workload's T.
+        strategies: as in ``optimize``. By default, strategies that take long to search are ``left_out`` where
+            inputs are scaled: the solved ones, ``disk-revolve`` and ``periodic``.
         model: 'exact' (the default), or 'paper' for the printed equations.
         local_bytes, headroom, remote_bytes, effort: as in ``optimize``.
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
@@ -426,7 +425,7 @@ def sensitivity(
         request = request.replace(objective="time", max_overhead=None)
         budget = plan.goal.local_bytes
         budgets = MemoryWishes(
-            # Where it is the profile's own, the headroom stays a part of the profile.
+            # If the budget is that of the profile, the headroom stays a part of the profile.
             local_bytes=None if budget == plan.profile.local_budget_bytes else budget,
             remote_bytes="unbounded" if plan.goal.remote_bytes is None else plan.goal.remote_bytes,
         )
@@ -488,14 +487,14 @@ def sensitivity(
 
 
 def _select_quick(question: Question) -> Question:
-    """Return a question for the closed forms that are quick to search, or for all if there are no others."""
+    """Return a question for the closed forms that are quick to search, or for all closed forms if none is."""
     closed = question.for_closed_forms()
     quick = tuple(name for name in closed.goal.strategies if name not in _SLOWEST)
     return closed.replace(strategies=quick) if quick else closed
 
 
 def _make_answer(plan: Plan, question: Question) -> Answer:
-    """Return the schedule of a plan as the answer to a question."""
+    """Convert a plan to an answer to a question, with the schedule of the plan."""
     answer = Answer(
         strategy=strategy_of(plan.strategy),
         parameters=plan.parameters,
@@ -510,30 +509,30 @@ def _summarise(answer: Answer) -> Best:
     return Best(strategy=answer.strategy.name, parameters=dict(answer.parameters), seconds=answer.key[0])
 
 
-#: A factor, and the strategy of the best plan there; None if nothing fits.
+#: A factor, and the strategy of the best plan at this factor (None if nothing fits).
 _Scanned: TypeAlias = tuple[float, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """A case, a goal with the strategies that are compared, and the plan that is kept.
+    """Finds the best plan at scaled inputs, and caches all results.
 
-    The best plan at scaled inputs is that of these strategies, or the plan that is kept if its strategy is not
-    one of them and its schedule is still better.
+    The best plan comes from the strategies of ``goal``. It is the kept plan if the strategy of that plan is not
+    among them and its schedule is still better.
     """
 
     case: Case
     goal: Goal
     kept: Answer
-    #: By the name of an input and a factor: the question, what the plan that is kept costs, and the best plan.
+    #: By the name of an input and a factor: the question, the cost of the kept plan, and the best plan.
     _questions: dict[tuple[str, float], Question] = field(default_factory=dict, compare=False)
     _prices: dict[tuple[str, float], tuple[float, bool]] = field(default_factory=dict, compare=False)
     _plans: dict[tuple[str, float], Best | None] = field(default_factory=dict, compare=False)
-    #: By the name of an input: the least factor at which the plan kept is known not to fit.
+    #: By the name of an input: the least factor at which the kept plan is known not to fit.
     _misfits: dict[str, float] = field(default_factory=dict, compare=False)
-    #: By the name of an input and the last factor: whether the plan kept stays the best one.
+    #: By the name of an input and the last factor: whether the kept plan stays the best one.
     _stays: dict[tuple[str, float], bool] = field(default_factory=dict, compare=False)
-    #: The last best settings of closed forms for each input, which bound the time at other factors.
+    #: By the name of an input: recent best settings of closed forms, which bound the time at other factors.
     _settings: dict[str, deque[Answer]] = field(default_factory=dict, compare=False)
 
     def measure_influence(self, axis: Axis) -> Influence:
@@ -552,12 +551,12 @@ class _Study:
             values=values,
             no_effect=None,
             points=tuple(self._replan(axis, factor) for factor in FACTORS if self._allows(axis, factor)),
-            break_evens=tuple(sorted(self._find_break_evens(axis), key=lambda each: each.factor)),
+            break_evens=tuple(sorted(self._find_break_evens(axis), key=lambda change: change.factor)),
             scanned=(self._list_scanned(axis, _LEAST)[-1], self._list_scanned(axis, _MOST)[-1]),
         )
 
     def _allows(self, axis: Axis, factor: float) -> bool:
-        """Return whether a file may have the input scaled by a factor."""
+        """Return whether workload and profile files accept the input scaled by a factor."""
         try:
             self._ask(axis, factor)
         except InputError:
@@ -565,7 +564,7 @@ class _Study:
         return True
 
     def _list_scanned(self, axis: Axis, end: float) -> list[float]:
-        """Return a grid of factors from 1 towards an end, as far as files may have such values."""
+        """Return a grid of factors from 1 towards an end, as far as files accept the scaled input."""
         factors = (end ** (step / _STEPS) for step in range(_STEPS + 1))
         return list(takewhile(partial(self._allows, axis), factors))
 
@@ -577,7 +576,7 @@ class _Study:
         return self._questions[key]
 
     def _price_kept(self, axis: Axis, factor: float) -> tuple[float, bool]:
-        """Return what ``price_kept`` does with an input scaled by a factor."""
+        """Return the result of ``price_kept`` with an input scaled by a factor."""
         key, question = (axis.name, factor), self._ask(axis, factor)
         if key not in self._prices:
             seconds = _reprice(self.kept, question) if axis.name in _SIZES else None
@@ -591,11 +590,11 @@ class _Study:
         return self._prices[key]
 
     def _stays_best(self, axis: Axis, end: float) -> bool:
-        """Return whether the plan kept is the best one for every factor from 1 to an end, by few searches.
+        """Return whether the kept plan is the best one for every factor from 1 to an end, with two searches.
 
-        Each schedule takes a time that is linear in the time that an input scales (in the inverse of a
-        bandwidth), so the least time of the strategies that are compared is concave, and so is its lead over
-        the plan kept. Where that is positive at both ends, it is positive between them.
+        The time of each schedule is linear in the scaled time (in the inverse of a bandwidth). So the least
+        time of the compared strategies is concave in it, and so is the lead of the kept plan. A concave lead
+        that is positive at both ends is positive between them.
         """
         key = axis.name, end
         if key not in self._stays:
@@ -608,7 +607,7 @@ class _Study:
         return self._stays[key]
 
     def _is_ahead(self, axis: Axis, factor: float) -> bool:
-        """Return whether the plan kept is left out of the comparison, and faster beyond doubt."""
+        """Return whether the kept plan's strategy is not compared and its lead exceeds the resolution."""
         seconds, question = self._price_left_out(axis, factor), self._ask(axis, factor)
         return seconds is not None and question.faster_than(seconds / (1 - question.resolution)) is None
 
@@ -620,31 +619,31 @@ class _Study:
         return self._plans[key]
 
     def _choose(self, axis: Axis, factor: float) -> Best | None:
-        """Return the best plan, by the rule for solved strategies if it is the plan that is kept."""
+        """Search for the best plan with an input scaled by a factor; the kept plan may win."""
         question = self._ask(axis, factor)
-        told_apart = 1 - question.resolution
+        decisive = 1 - question.resolution
         left_out = self._price_left_out(axis, factor)
         if left_out is not None and self._stays_best(axis, _LEAST if factor < 1 else _MOST):
             return replace(_summarise(self.kept), seconds=left_out)
-        bounds = [] if left_out is None else [left_out / told_apart]
+        bounds = [] if left_out is None else [left_out / decisive]
         settings = self._settings.setdefault(axis.name, deque(maxlen=_SETTINGS))
-        known = [*settings, self.kept] if self.kept.strategy.is_closed_form and left_out is None else settings
+        bounded = [*settings, self.kept] if self.kept.strategy.is_closed_form and left_out is None else settings
         if question.goal.model == "exact":
-            # A search does not admit chunks that grow too fast, even where they fit.
-            admitted = (setting for setting in known if not _outgrows(setting, question.costs))
+            # A search excludes chunks that grow too fast, even if they fit.
+            admitted = (setting for setting in bounded if not _outgrows(setting, question.costs))
             prices = (price_kept(setting, question) for setting in admitted)
             bounds += [seconds for seconds, fits in prices if fits]
         answer = question.best_below(min(bounds)) if bounds else question.best()
-        if left_out is not None and (answer is None or left_out < answer.key[0] * told_apart):
+        if left_out is not None and (answer is None or left_out < answer.key[0] * decisive):
             return replace(_summarise(self.kept), seconds=left_out)
         if answer is None:
             return None
-        if answer.strategy.is_closed_form and answer.parameters not in [each.parameters for each in settings]:
+        if answer.strategy.is_closed_form and answer.parameters not in [old.parameters for old in settings]:
             settings.append(answer)
         return _summarise(answer)
 
     def _price_left_out(self, axis: Axis, factor: float) -> float | None:
-        """Return the seconds of the plan kept; None if it does not fit, or if its strategy is compared."""
+        """Return the seconds of the kept plan; None if it does not fit, or if its strategy is compared."""
         if self.kept.strategy.name in self.goal.strategies:
             return None
         seconds, fits = self._price_kept(axis, factor)
@@ -664,7 +663,7 @@ class _Study:
         )
 
     def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
-        """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
+        """Scan factors outwards from 1, bisect wherever two neighbours differ, and yield each change."""
         for end in (_LEAST, _MOST):
             if self._stays_best(axis, end):
                 continue
@@ -675,7 +674,7 @@ class _Study:
                 near = far
 
     def _scan(self, axis: Axis, factor: float, *neighbours: _Scanned) -> _Scanned:
-        """Return what is best at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
+        """Return the best strategy at a factor. Prefer a neighbour's unless another one is surely faster."""
         best = self._find_best(axis, factor)
         if best is None:
             return factor, None

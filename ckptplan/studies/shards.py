@@ -1,7 +1,7 @@
-"""Divides a sweep among machines that know nothing of each other, and merges the files that they write.
+"""Divides a sweep among machines that do not communicate, and merges the files that they write.
 
-Each row of a part begins with the identity of the sweep, and with which part of how many rows it is of:
-``4f0c1d2e3a5b:3/64:1000000``. So a part is continued as a whole sweep is, and tells the merge all it needs.
+Each row of a part begins with the identity of the sweep, the part's number, the count of parts and the rows of
+the sweep: ``4f0c1d2e3a5b:3/64:1000000``. So a part can be continued, and the merge needs only the files.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import IO, Literal
 from ckptplan.errors import InputError, refuse
 from ckptplan.storage.files import replace_file
 
-#: Blocks of a part, which are spread over the sweep so that parts are as much work; and the most rows of one.
+#: Blocks of a part (spread over the sweep, so that all parts are equal work), and the most rows of a block.
 _BLOCKS, _MOST_ROWS = 16, 2048
 _MOST_SHARDS = 100_000
 _ACCEPTED = "NUMBER/COUNT, as 3/64, counted from 1"
-#: How a line of a part begins, in CSV and in JSON lines.
+#: The beginning of each line of a part, in CSV and in JSON lines.
 _BEGINNING = re.compile(rb'((?:\{"sweep": ")?)([0-9a-f]{12}):(\d{1,7})/(\d{1,7}):(\d{1,15})("?,)')
-#: Missing parts that are named.
+#: The most missing parts that an error names.
 _NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A part of a sweep of ``total`` rows: every ``count``-th block of them, from block ``number`` on.
+    """A part of a sweep of ``total`` rows: every ``count``-th block of rows, from block ``number`` on.
 
     Numbers count from 1.
     """
@@ -38,7 +38,7 @@ class Shard:
 
     @property
     def block(self) -> int:
-        """The rows of a block; only the last one of all may have fewer."""
+        """The rows of a block. Only the last block of the sweep may have fewer."""
         return max(1, min(_MOST_ROWS, self.total // (_BLOCKS * self.count)))
 
     def __len__(self) -> int:
@@ -46,12 +46,12 @@ class Shard:
         return rounds * self.block + min(self.block, max(0, left - (self.number - 1) * self.block))
 
     def row(self, place: int) -> int:
-        """Return which row of the sweep one of this part is."""
+        """Return the row of the sweep that is at ``place`` in this part. Both count from 0."""
         round_, within = divmod(place, self.block)
         return (round_ * self.count + self.number - 1) * self.block + within
 
     def name(self, sweep: str) -> str:
-        """Return the identity of this part of a sweep with an identity."""
+        """Return the identity of this part, given the identity of the sweep."""
         return f"{sweep}:{self.number}/{self.count}:{self.total}"
 
 
@@ -67,7 +67,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 @dataclass(kw_only=True)
 class _Part:
-    """A file of a part: what its lines begin with and what a whole sweep's do, and where the next line is."""
+    """A file of a part. A merge replaces the ``beginning`` of each line by ``whole``, from ``offset`` on."""
 
     path: str
     header: bytes
@@ -83,7 +83,7 @@ class _Part:
         return "csv" if self.header else "jsonl"
 
     def take(self, count: int) -> Iterator[bytes]:
-        """Yield the next lines as a whole sweep has them."""
+        """Yield the next ``count`` lines in the form that they have in the file of a whole sweep."""
         with _open(self.path) as file:
             file.seek(self.offset)
             for line in islice(file, count):
@@ -99,7 +99,7 @@ def merge_parts(paths: Sequence[str], output: str, *, wanted: Literal["csv", "js
     """
     parts: dict[int, _Part] = {}
     for path in paths:
-        part = _examine(path)
+        part = _read_part(path)
         if part.format != wanted:
             raise InputError(
                 f"holds rows as {part.format}, and {output} would hold them as {wanted}",
@@ -110,10 +110,10 @@ def merge_parts(paths: Sequence[str], output: str, *, wanted: Literal["csv", "js
         if (part.header, part.whole, part.shard.count, part.shard.total) != (
             first.header, first.whole, first.shard.count, first.shard.total
         ):  # fmt: skip
-            raise InputError(f"is part {_say(part)}, but {first.path} is part {_say(first)}", source=path)
+            raise InputError(f"is part {_tag(part)}, but {first.path} is part {_tag(first)}", source=path)
         twin = parts.setdefault(part.shard.number, part)
         if twin is not part:
-            raise InputError(f"is part {_say(part)}, as {twin.path} is", source=path, accepted="each part once")
+            raise InputError(f"is part {_tag(part)}, as {twin.path} is", source=path, accepted="each part once")
     if not parts:
         raise InputError("names no file", field="parts", accepted="all parts of a sweep, as part-*.csv")
     shard = first.shard
@@ -134,8 +134,8 @@ def merge_parts(paths: Sequence[str], output: str, *, wanted: Literal["csv", "js
     return shard.total
 
 
-def _say(part: _Part) -> str:
-    """Return which part of which sweep a file is."""
+def _tag(part: _Part) -> str:
+    """Describe a part and its sweep for an error message."""
     shard = part.shard
     return f"{shard.number}/{shard.count} of the {shard.total:,} rows of sweep {part.sweep}"
 
@@ -147,8 +147,8 @@ def _open(path: str) -> IO[bytes]:
         raise InputError(f"cannot be read: {error.strerror}", source=path) from None
 
 
-def _examine(path: str) -> _Part:
-    """Return a part that is complete. Raises InputError."""
+def _read_part(path: str) -> _Part:
+    """Read the header of a part and check that the part is complete. Raises InputError."""
     with _open(path) as file:
         header = file.readline()
         if header.startswith(b"{"):
@@ -159,7 +159,7 @@ def _examine(path: str) -> _Part:
         number, count, total = map(int, match.group(3, 4, 5)) if match else (0, 0, 0)
         if match is None or not 1 <= number <= count <= total:
             raise InputError(
-                "is no part of a sweep", source=path, accepted="what a sweep wrote as one of several parts"
+                "is no part of a sweep", source=path, accepted="a file of one part, as a sweep writes it"
             )
         start, sweep, *_, end = match.groups()
         shard = Shard(number=number, count=count, total=total)

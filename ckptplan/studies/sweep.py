@@ -43,36 +43,36 @@ from ckptplan.studies.workers import WorkerPool, count_cores, count_workers, map
 from ckptplan.units import format_things
 from ckptplan.version import __version__
 
-#: Seconds of work in this process before others are started.
+#: Seconds of work in this process before it starts worker processes.
 _ALONE_SECONDS = 0.25
-#: Seconds of work for a worker at a time, and the most rows of it.
+#: Seconds of work in a block, and the most rows of a block.
 _BLOCK_SECONDS, _MOST_ROWS = 1.0, 2048
-#: How many values of each axis, and corners of the grid, are checked before a sweep begins.
+#: How many values of each axis, and how many corners of the grid, are checked before a sweep begins.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096
 
 
-#: A workload on a profile, before the axes of a grid are put, and their values.
+#: A case without the changes of the grid, and the values of the axes for it.
 Point: TypeAlias = tuple[Case, tuple[Value, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive points of a sweep with all that their rows need, as small data for another process."""
+    """Consecutive points of a sweep with all data to plan them, small enough to send to another process."""
 
     first: int
     points: tuple[Point, ...]
     identity: str
     columns: tuple[str, ...]
-    #: The axes alone: each point has its values.
+    #: Only the axes. The values are in ``points``.
     axes: Grid
     goal: Goal
 
     def __str__(self) -> str:
-        """Return what errors call the block."""
+        """Return the name of the block in error messages."""
         return f"rows {self.first + 1:,} to {self.first + len(self.points):,}"
 
     def plan(self) -> tuple[list[Row], float]:
-        """Return the rows, each with the best plan of its point or why nothing fits, and the seconds of it."""
+        """Plan all points. Return their rows, each with a plan or why nothing fits, and the seconds it took."""
         began = time.perf_counter()
         rows = [self._plan_point(*point) for point in self.points]
         return rows, time.perf_counter() - began
@@ -90,7 +90,7 @@ def _make_head(identity: str, grid: Grid, case: Case, values: tuple[Value, ...])
 
 
 def _ask(grid: Grid, goal: Goal, case: Case, values: tuple[Value, ...]) -> Question:
-    """Return the question of a point. Raises InputError that names it."""
+    """Return the question of a point. Raises InputError that names the point."""
     try:
         return ask_within_memory(grid.put(case, values), goal)
     except InputError as error:
@@ -102,10 +102,10 @@ def _ask(grid: Grid, goal: Goal, case: Case, values: tuple[Value, ...]) -> Quest
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A grid, and everything else that determines its rows; or, with a ``shard``, a part of these.
+    """A grid and everything else that determines the rows of a sweep. With a ``shard``, it has a part of them.
 
-    Rows are ordered by workload, then by profile, then by the grid. ``goal`` has no budgets: these are the
-    memory sizes of the profiles, less their headroom.
+    Rows are ordered by workload, then by profile, then by the grid. ``goal`` has no budgets, since the budgets
+    are the memory sizes of the profiles, less their headroom.
     """
 
     workloads: tuple[Workload, ...]
@@ -118,7 +118,7 @@ class Sweep:
 
     @property
     def total(self) -> int:
-        """The number of all rows, those of other parts included."""
+        """The number of rows of the whole sweep, including the rows of other parts."""
         return len(self.workloads) * len(self.profiles) * len(self.grid)
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Sweep:
     def identity(self) -> str:
         """A short hash of everything that determines the rows, including the version of the program.
 
-        That of a part says which part it is.
+        The identity of a part also names the part.
         """
         numbers = {
             "version": __version__,
@@ -151,10 +151,10 @@ class Sweep:
             if (timed := Case(workload=workload, profile=profile).timed) is not workload
         ]
         if estimated:
-            # Neither hash has what times are estimated from.
+            # The two hashes do not cover the inputs of estimated times.
             numbers["estimated"] = estimated
-        whole = digest(numbers).removeprefix("sha256:")[:12]
-        return whole if self.shard is None else self.shard.name(whole)
+        identity = digest(numbers).removeprefix("sha256:")[:12]
+        return identity if self.shard is None else self.shard.name(identity)
 
     @cached_property
     def columns(self) -> Columns:
@@ -166,7 +166,7 @@ class Sweep:
         return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **plan_columns()}
 
     def block(self, start: int, stop: int) -> Block:
-        """Return the points start..stop-1 with all that their rows need."""
+        """Return the points start..stop-1 with all data to plan them."""
         return Block(
             first=start,
             points=tuple(map(self._find_point, range(start, stop))),
@@ -195,19 +195,19 @@ class Sweep:
         ends = [_find_ends(values) for values in self.grid.values]
         for first in range(0, self.total, len(self.grid)):
             case, point = self._place(first)
-            each = (
+            varied = (
                 (*point[:place], value, *point[place + 1 :])
                 for place, values in enumerate(self.grid.values)
                 for value in values[:_MOST_CHECKED]
             )
-            for values in chain(each, islice(product(*ends), _MOST_CORNERS)):
+            for values in chain(varied, islice(product(*ends), _MOST_CORNERS)):
                 _ask(self.grid, self.goal, case, values)
 
 
 def _find_ends(values: Sequence[Value]) -> list[Value]:
-    """Return the least and the largest of some values, or the only one, which may have no bound."""
-    known = [value for value in values if value is not None]
-    return [min(known), max(known)] if known else [None]
+    """Return the least and the largest of the values that have a bound, or None if no value has one."""
+    bounded = [value for value in values if value is not None]
+    return [min(bounded), max(bounded)] if bounded else [None]
 
 
 def make_sweep(
@@ -219,7 +219,7 @@ def make_sweep(
     command: str = "",  # noqa: ARG001 - every use case takes it, and rows have no provenance
     **wishes: Unpack[Wishes],
 ) -> Sweep:
-    """Return a sweep that is checked but not begun; the arguments are those of ``sweep``. Raises InputError.
+    """Make and check a sweep without planning rows. The arguments are as in ``sweep``. Raises InputError.
 
     ``shard`` is the number of a part, from 1, and how many parts there are.
     """
@@ -243,7 +243,7 @@ def make_sweep(
 
 
 def _count_rows(sweep: Sweep, *, parts: int) -> int:
-    """Return the number of all rows of a sweep. Raises InputError if they are too many for so many parts."""
+    """Return the number of rows of a sweep. Raises InputError if they are too many or too few for the parts."""
     axes = {axis.name: len(values) for axis, values in zip(sweep.grid.axes, sweep.grid.values, strict=True)}
     counts = {"workloads": len(sweep.workloads), "profiles": len(sweep.profiles), **axes}
     total = math.prod(counts.values())
@@ -272,10 +272,10 @@ def list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:
     several = tuple(read(value, name=field) for value in (given if is_several else (given,)))
     if not several:
         raise InputError("has none", field=field, accepted="one or more")
-    for i, axis in enumerate(several):
-        if axis.name in [other.name for other in several[:i]]:
+    for i, file in enumerate(several):
+        if file.name in [other.name for other in several[:i]]:
             raise InputError(
-                f"{axis.name!r} is given twice", field=field, value=axis.name, accepted="names once"
+                f"{file.name!r} is given twice", field=field, value=file.name, accepted="names once"
             )
     return several
 
@@ -295,65 +295,65 @@ def _check_budgets(grid: Grid, wishes: Wishes) -> None:
 def iterate_rows(
     sweep: Sweep, *, start: int = 0, jobs: int | None = 1, executor: Executor | None = None
 ) -> Iterator[list[Row]]:
-    """Yield lists of rows in grid order, from number ``start``.
+    """Yield lists of rows in grid order, from row ``start``.
 
-    An executor plans them, or ``jobs`` processes of this machine, None for one on each core. This process does
-    the first quarter of a second of work, which does not pay for others, and with one job all of it. Raises
-    CkptplanError if a block is lost again and again.
+    The executor plans the rows. Without one, ``jobs`` processes of this machine do, None for one on each core.
+    They start after a quarter of a second of work in this process, since they do not pay for less. With one
+    job, this process plans all rows. Raises CkptplanError if a block fails three times.
     """
     cores = count_cores() if jobs is None else jobs
     done, began = start, time.perf_counter()
-    # Seconds of a row, as last measured; None before that.
-    each: float | None = None
+    # The seconds that a row took when last measured; None before that.
+    per_row: float | None = None
     while (
         executor is None and done < len(sweep) and (cores < 2 or time.perf_counter() - began < _ALONE_SECONDS)
     ):
         yield sweep.block(done, done + 1).plan()[0]
         done += 1
-        each = (time.perf_counter() - began) / (done - start)
+        per_row = (time.perf_counter() - began) / (done - start)
     if done == len(sweep):
         return
-    with nullcontext(executor) if executor is not None else WorkerPool(cores) as used:
-        workers = count_workers(used)
+    with nullcontext(executor) if executor is not None else WorkerPool(cores) as pool:
+        workers = count_workers(pool)
 
         def cut() -> Iterator[Block]:
-            """Yield blocks of some seconds; the last are smaller, so that all workers end at the same time."""
+            """Yield blocks of about a second. The last ones are smaller, so that all workers end together."""
             start = done
             while (left := len(sweep) - start) > 0:
-                most = 1 if each is None else min(_MOST_ROWS, int(_BLOCK_SECONDS / max(each, 1e-9)))
+                most = 1 if per_row is None else min(_MOST_ROWS, int(_BLOCK_SECONDS / max(per_row, 1e-9)))
                 stop = start + max(1, min(most, left // (2 * workers)))
                 yield sweep.block(start, stop)
                 start = stop
 
-        for rows, seconds in map_in_order(Block.plan, cut(), executor=used):
-            each = seconds / len(rows)
+        for rows, seconds in map_in_order(Block.plan, cut(), executor=pool):
+            per_row = seconds / len(rows)
             yield rows
 
 
 class SweepResult(DrawnOnAxes, Iterator[Row]):
     """The rows of a sweep, an iterator that plans each row when it is asked for.
 
-    ``plot`` plans the rows that are still missing. They are yielded afterwards: each row is yielded once. Of
-    rows that were yielded, the result keeps only the numbers that a picture needs.
+    ``plot`` plans the rows that are still missing, and iteration yields them afterwards. Each row is yielded
+    once. After that, the result keeps only the numbers of the row that a picture needs.
 
     Arguments:
         sweep: the grid, and everything else that determines the rows.
-        planned: lists of rows in grid order. Without it, rows are only added by ``add``.
+        planned: lists of rows in grid order. Without it, only ``add`` adds rows.
     """
 
     def __init__(self, sweep: Sweep, planned: Iterator[list[Row]] | None = None) -> None:
         self.sweep = sweep
         #: The names of strategies, to which ``best`` refers.
         self.names = tuple(all_strategies())
-        #: Of each planned row: time over base, or local memory in bytes with objective memory, or NaN.
+        #: For each planned row: overhead, or local bytes if memory is the objective; NaN if nothing fits.
         self.values = array("d")
-        #: Of each planned row: the place of the best strategy in ``names``, -1 if nothing fits.
+        #: For each planned row: the index of the best strategy in ``names``, -1 if nothing fits.
         self.best = array("h")
         self._planned = iter(()) if planned is None else planned
         self._waiting: deque[Row] = deque()
 
     def __repr__(self) -> str:
-        """Return how many rows there are, over which axes, and how many are planned, in one line."""
+        """Return the number of rows, the axes and the number of planned rows in one line."""
         grid = self.sweep.grid
         total = math.prod([len(self.sweep.workloads), len(self.sweep.profiles), *map(len, grid.values)])
         names = ", ".join(axis.name for axis in grid.axes)
@@ -403,7 +403,7 @@ def sweep(
 ) -> SweepResult:
     """Return the best plan at every point of a grid: an iterator over dicts by column (docs/sweep.md).
 
-    Rows are planned when they are asked for. ``plot`` draws lines over one axis, or a heat map over two.
+    Each row is planned when it is requested. ``plot`` draws lines over one axis, or a heat map over two.
 
     ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts such as
     ``"T=256:65536:x2"``. ``workloads`` and ``profiles`` are one or several, or their names, or paths of their

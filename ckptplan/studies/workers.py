@@ -1,7 +1,7 @@
-"""Maps a function over items on any executor, with results in order; and processes of this machine as one.
+"""Maps a function over items on any executor, with results in order. Has an executor for this machine, too.
 
-The executor may be any of ``concurrent.futures``, Dask's, mpi4py's or loky's. What runs there is pickled: a
-function of a module, and items of plain data.
+The executor may be any of ``concurrent.futures``, Dask's, mpi4py's or loky's. The function and the items are
+pickled: a function at the top level of a module, and items of plain data.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Result = TypeVar("Result")
 
 #: Items in flight for each worker, so that none waits for the next.
 _AHEAD = 3
-#: How often an item is tried whose worker ends.
+#: How often an item is tried if its worker ends.
 _TRIES = 3
-#: Seconds between two looks whether a scheduler is still there.
+#: Seconds between two checks whether a scheduler still answers.
 _LOOK_SECONDS = 10.0
-#: Seconds that a scheduler may be without a worker: as long as clusters take that start machines on demand.
+#: Seconds to wait for a scheduler without a worker. Clusters that start machines on demand take that long.
 _ALONE_SECONDS = 300.0
 _log = logging.getLogger("ckptplan.studies")
-#: The signals that request one process to end, and whether this system can block them.
+#: The signals that ask one process to end, and whether this system can block signals.
 _REQUESTS = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _HAS_MASKS = hasattr(signal, "pthread_sigmask")
 
@@ -69,22 +69,22 @@ def connect_to_dask(address: str) -> Iterator[Executor]:
 
 
 def count_workers(executor: Executor) -> int:
-    """Return how many tasks an executor runs at once, for which executors have no common name.
+    """Return how many tasks an executor runs at once. Each library stores this number under another name.
 
-    An executor that does not tell counts as one with as many workers as this machine has cores. Raises
-    CkptplanError if nobody is there any more.
+    If an executor does not give the number, it counts as the number of cores of this machine. Raises
+    CkptplanError if the scheduler of a cluster no longer answers.
     """
     client: Any = getattr(executor, "_client", None)
     if client is not None:
-        # Dask's. Its workers come and go; without any, tasks wait for the first.
+        # An executor of Dask. Its workers come and go. While it has none, tasks wait for the first one.
         return max(1, _count_threads(client))
-    # mpi4py's; the standard library's and loky's.
+    # mpi4py has num_workers; the standard library and loky have _max_workers.
     count = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
     return count if isinstance(count, int) else count_cores()
 
 
 def _count_threads(client: Any) -> int:
-    """Return how many threads the workers of a client of Dask have. Raises CkptplanError."""
+    """Return the number of threads of all workers of a Dask client. Raises CkptplanError."""
     try:
         return int(sum(client.nthreads().values()))
     except OSError as error:
@@ -98,28 +98,28 @@ def map_in_order(
     executor: Executor | None,
     name: Callable[[Item], str] = str,
 ) -> Iterator[Result]:
-    """Yield ``work(item)`` for each item, in order; items are taken when there is room for them.
+    """Yield ``work(item)`` for each item, in order. Items are taken only as workers can take them.
 
     Arguments:
-        work: what is done with an item; picklable, as the items are.
-        items: what it is done with.
-        executor: where it is done; None is here.
-        name: names an item in an error.
+        work: a picklable function of an item.
+        items: picklable items.
+        executor: runs the function; None runs it in this process.
+        name: returns the name of an item for error messages.
 
     Raises the errors of ckptplan that ``work`` raises, and CkptplanError if a cluster is gone, has no worker
-    for minutes, or has another version of this package. Whatever else happens to an item, such as the end of
-    its worker, costs another try, twice; then CkptplanError names the item.
+    for minutes, or has another version of this package. After any other failure, such as the end of a worker,
+    the item is tried again, twice. Then CkptplanError names the item.
     """
     if executor is None:
         yield from map(work, items)
         return
     source, waiting = iter(items), deque[tuple[Item, Future[Result | CkptplanError]]]()
-    workers, looked = 0, -math.inf
+    workers, checked_at = 0, -math.inf
     try:
         while True:
-            # Asking a scheduler takes as long as some rows.
-            if time.monotonic() - looked > _LOOK_SECONDS:
-                workers, looked = count_workers(executor), time.monotonic()
+            # A request to a scheduler takes as long as several rows.
+            if time.monotonic() - checked_at > _LOOK_SECONDS:
+                workers, checked_at = count_workers(executor), time.monotonic()
             room = _AHEAD * workers - len(waiting)
             waiting += ((item, _submit(executor, work, item)) for item in islice(source, max(0, room)))
             if not waiting:
@@ -131,7 +131,7 @@ def map_in_order(
                     result = future.result()
                     break
                 except Exception as error:
-                    # Each executor has its own errors.
+                    # Each executor raises its own types of error.
                     if tries == _TRIES:
                         raise CkptplanError(
                             f"{name(item)} failed {tries} times (out of memory?), the last time with "
@@ -147,29 +147,29 @@ def map_in_order(
 
 
 def _wait_for(future: Future[Any], executor: Executor) -> None:
-    """Wait until a future is done, which never happens where nobody works. Raises CkptplanError then."""
+    """Wait until a future is done. Raises CkptplanError if the cluster has no worker for minutes."""
     client: Any = getattr(executor, "_client", None)
-    alone: float | None = None
+    alone_since: float | None = None
     while not wait([future], timeout=_LOOK_SECONDS).done:
         if client is None or _count_threads(client):
-            alone = None
+            alone_since = None
             continue
         now, scheduler = time.monotonic(), client.scheduler.address
-        if alone is None:
-            alone = now
+        if alone_since is None:
+            alone_since = now
             _log.warning("the scheduler %s has no worker; waiting for one", scheduler)
-        elif now - alone >= _ALONE_SECONDS:
+        elif now - alone_since >= _ALONE_SECONDS:
             raise CkptplanError(
-                f"the scheduler {scheduler} has had no worker for {now - alone:.0f} s; "
+                f"the scheduler {scheduler} has had no worker for {now - alone_since:.0f} s; "
                 f"`dask worker {scheduler}` starts one"
             )
 
 
 def _submit(executor: Executor, work: Callable[[Item], Result], item: Item) -> Future[Result | CkptplanError]:
-    """Return the future of an item; one that fails if the executor takes no more."""
+    """Submit an item and return its future. If the executor refuses the item, the future has the error."""
     try:
-        # As bytes: Dask would hash an object part by part. It answers a call that it had before with the result
-        # that it had, also with an error.
+        # Pickled here, since Dask would hash an object part by part. The UUID makes each call new: Dask answers
+        # a call that it had before with the old result, even with an old error.
         return executor.submit(_run, pickle.dumps((work, item)), __version__, uuid4().hex)
     except Exception as error:
         future = Future[Result | CkptplanError]()
@@ -178,16 +178,16 @@ def _submit(executor: Executor, work: Callable[[Item], Result], item: Item) -> F
 
 
 def _run(task: bytes, version: str, _try: str) -> Any:
-    """Return what a task returns, or its error: what an executor raises is then not the task's.
+    """Run a task and return its result. Return a CkptplanError, so that raised errors are the executor's.
 
-    Another version may find other results. ``_try`` makes each try a call of its own.
+    Another version may compute other results, so it is refused. ``_try`` makes each try a new call.
     """
     if version != __version__:
         return CkptplanError(
             f"a worker has version {__version__} of ckptplan, and this program has {version}: "
             "install the same one on both"
         )
-    work, item = pickle.loads(task)  # noqa: S301 - the caller's
+    work, item = pickle.loads(task)  # noqa: S301 - pickled by _submit
     try:
         return work(item)
     except CkptplanError as error:
@@ -195,10 +195,10 @@ def _run(task: bytes, version: str, _try: str) -> Any:
 
 
 class WorkerPool(Executor):
-    """Processes of this machine, which end with this one for whatever reason.
+    """An executor of worker processes on this machine, which always end when this process ends.
 
-    They are started with 'spawn', so that they behave the same on every system. Where one dies, others are
-    started with the next task.
+    They are started with 'spawn', so that they behave the same on every system. If a worker dies, new workers
+    start with the next task.
     """
 
     def __init__(self, workers: int) -> None:
@@ -214,7 +214,7 @@ class WorkerPool(Executor):
                     return self._pool.submit(fn, *args, **kwargs)
                 except BrokenProcessPool:
                     self._pool.shutdown()
-            # Its queues start a process of their own, which keeps track of semaphores.
+            # Inside _start_safely, since the pool's queues start a process of their own to track semaphores.
             self._pool = ProcessPoolExecutor(
                 self._max_workers,
                 mp_context=get_context("spawn"),
@@ -224,7 +224,7 @@ class WorkerPool(Executor):
             return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - see below
-        """End the workers whatever they are doing: who wants results has waited for them."""
+        """End the workers, even in the middle of a task. Callers have waited for the results they need."""
         self._held.close()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -233,11 +233,11 @@ class WorkerPool(Executor):
 
 @contextmanager
 def _start_safely() -> Iterator[None]:
-    """Start processes without the current folder on their path, with signals that end the program blocked.
+    """Start processes without the current folder on their path, and with SIGINT, SIGTERM and SIGHUP blocked.
 
-    `python -c` has the folder first; the parent's path follows. A worker whose parent left it before it got its
-    task would print a traceback. Workers inherit the mask; Ctrl-C, which a terminal sends to all of them, is
-    for the parent alone. Other programs that this process starts are not affected.
+    `python -c` would put the current folder before the parent's path. If a signal ended the parent before a
+    worker got its task, the worker would print a traceback. Workers inherit the mask, so that only the parent
+    handles Ctrl-C, which a terminal sends to all. Other programs that this process starts are not affected.
     """
     folder = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = folder or "1"
@@ -254,14 +254,14 @@ def _start_safely() -> Iterator[None]:
 
 
 def _begin(watched: Connection) -> None:
-    """Begin a worker, which ends when the other end of a pipe is closed, or its process ends."""
+    """Initialize a worker: it exits when the parent closes its end of a pipe or ends. Unblock its signals."""
     threading.Thread(target=lambda: (watched.poll(None), os._exit(0)), daemon=True).start()
     if _HAS_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
 
 
 def processor_name() -> str:
-    """Return the name of the processor with the number of usable cores."""
+    """Return the model of the processor and the number of usable cores."""
     return f"{_read_processor()}, {count_cores()} cores"
 
 

@@ -30,7 +30,7 @@ from ckptplan.storage.remote_folder import StateFiles, check_room
 def _forget(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test times places anew."""
     monkeypatch.setenv("CKPTPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
-    places._known.clear()
+    places._timed.clear()
     memory._steady.clear()
 
 
@@ -56,7 +56,7 @@ def test_a_place_is_timed_once_in_a_day(tmp_path: Path, monkeypatch: pytest.Monk
     place, clock = OffloadPlace(folder=tmp_path), Clock()
     first = find(place, clock)
     clock.seconds = 5.0
-    places._known.clear()
+    places._timed.clear()
     assert find(place, clock) == find(place, clock) == first
     assert clock.asked == 1
     tomorrow = time.time() + 100_000
@@ -75,7 +75,7 @@ def test_rates_in_a_damaged_file_are_none(tmp_path: Path, content: str) -> None:
     (file,) = cache.iterdir()
     whole = file.read_text()
     file.write_text(content)
-    places._known.clear()
+    places._timed.clear()
     assert find(place, clock) == first
     assert clock.asked == 2
     assert file.read_text() == whole
@@ -88,9 +88,9 @@ def test_what_is_kept_and_is_no_rates_is_timed_anew(tmp_path: Path, content: str
     """The file of another layout is whole."""
     place, clock = OffloadPlace(folder=tmp_path), Clock()
     (first,) = find(place, clock)
-    ((key, _),) = places._known.items()
+    ((key, _),) = places._timed.items()
     keep("places", key, content)
-    places._known.clear()
+    places._timed.clear()
     assert find(place, clock) == (first,)
     assert clock.asked == 2
 

@@ -38,7 +38,7 @@ def squares(_: int, output: torch.Tensor) -> torch.Tensor:
 def _forget(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test times places and measures calls anew."""
     monkeypatch.setenv("CKPTPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
-    places._known.clear()
+    places._timed.clear()
     forget_measurements()
     torch.manual_seed(0)
 

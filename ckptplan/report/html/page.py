@@ -1,6 +1,6 @@
-"""Makes the page of any result, and writes it as one file with all that it needs.
+"""Makes the page of any result: one file with its style, script, pictures and data.
 
-Plans that can be chosen on a page have their numbers, their schedule and their file with them, within bounds.
+For each plan that a reader can choose, the page includes its numbers, its schedule and its file, within limits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ckptplan.wording import escape_controls
 
 #: The facts of a plan that a page prints beside the schedule.
 _FACTS = (*FACTS, Field("recomputed_steps", "steps run again"))
-#: Actions that are read for the schedules of all plans together, and characters of all their files.
+#: The most actions of the schedules of all plans on a page, and the most characters of their files.
 _ACTIONS, _CHARACTERS = 200_000, 40_000
-#: How finely the plan that is shown at first is drawn, and each of the others.
+#: The detail of the schedule that is shown at first, and of each other schedule.
 _WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=150, intervals=60, actions=50_000)
 
 
@@ -46,10 +46,10 @@ class Section:
 
 @dataclass(frozen=True)
 class ShownPlans:
-    """The plans of a page: the label of each, its facts, schedule and file, and which is shown at first.
+    """The plans of a page: label, facts, schedule and file of each, and which plan is shown at first.
 
-    ``svg`` is '' for a schedule that is left out, which the caption then explains; ``link`` is '' for a file
-    that is left out for its size.
+    ``svg`` is '' if the schedule is left out; the caption then says why. ``link`` is '' if the file is left out
+    because of its size.
     """
 
     kind: ClassVar[str] = "plans"
@@ -57,7 +57,7 @@ class ShownPlans:
 
 
 def render_page(*views: View, command: str = "") -> str:
-    """Return results as one HTML page named after the first result; ``command`` is the command that made it."""
+    """Return results as one HTML page, titled after the first one. ``command`` is the command that made it."""
     script = _asset("page.js")
     with sizes_like(views[0].memory):
         sections = [_make_section(view) for view in views]
@@ -78,7 +78,7 @@ def render_page(*views: View, command: str = "") -> str:
 
 
 def _make_section(view: View) -> Section:
-    """Return the picture of a result, the schedules of its plans, and its text."""
+    """Return the section of a result: its picture, the schedules of its plans, and its text."""
     blocks, plans, chart = list[Block | Chart | ShownPlans](), view.plans(), view.chart()
     if chart is not None:
         dots = {"plans": [shown.plan for shown in plans]} if chart.has_dots else {}
@@ -95,14 +95,14 @@ def _draw_chart(chart: Chart) -> Any:
 
 
 def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
-    """Return sections with every table and text once, where it comes last, and without empty ones."""
+    """Drop repeated tables and texts from sections, except their last occurrence, and drop empty sections."""
     later: set[Block] = set()
     kept: list[Section] = []
     for section in reversed(sections):
         blocks: list[Block | Chart | ShownPlans] = []
         is_kept = False
         for block in reversed(section.blocks):
-            # A heading stays with what follows it.
+            # A heading is kept if the block after it is kept.
             if not isinstance(block, Heading):
                 is_kept = not isinstance(block, Table | Paragraph) or block not in later
             if is_kept:
@@ -114,7 +114,7 @@ def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
 
 
 def _make_policy(script: str) -> str:
-    """Return what the page may do: run this script, and load nothing from anywhere."""
+    """Return the Content-Security-Policy: the page may run this script, and load nothing from anywhere."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     return f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
 
@@ -140,7 +140,7 @@ def _template() -> Any:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Names are other people's: what is no text is shown as an escape, and markup as text.
+        # Names may come from untrusted files: escape control characters, and show markup as text.
         finalize=lambda value: (
             escape_controls(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
         ),
@@ -149,8 +149,8 @@ def _template() -> Any:
 
 
 def _show_plans(plans: Sequence[ShownPlan]) -> ShownPlans:
-    """Return plans for a page; a plan whose schedule or file is too long for the page says so."""
-    actions, characters, made = _ACTIONS, _CHARACTERS, []
+    """Return plans for a page. If a schedule or a file is too long, the plan has a note instead."""
+    actions, characters, entries = _ACTIONS, _CHARACTERS, []
     for place, shown in enumerate(plans):
         detail = _WHOLE if shown.first else replace(_ONE_OF_MANY, actions=min(_ONE_OF_MANY.actions, actions))
         svg, caption, read = _draw_schedule(shown.plan, f"schedule-{place}", detail)
@@ -161,12 +161,12 @@ def _show_plans(plans: Sequence[ShownPlan]) -> ShownPlans:
             link = f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
         facts = [(name, text or "none") for name, text in describe_plan(shown.plan, _FACTS)]
         about = {"label": shown.label, "facts": facts, "first": shown.first}
-        made.append({**about, "svg": svg, "caption": caption, "link": link})
-    return ShownPlans(made)
+        entries.append({**about, "svg": svg, "caption": caption, "link": link})
+    return ShownPlans(entries)
 
 
 def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int]:
-    """Return the schedule of a plan as SVG, what it shows or why there is none, and the actions read for it."""
+    """Return the schedule of a plan as SVG ('' if it has none), its caption, and the number of read actions."""
     from ckptplan.report.plots import make_picture
     from ckptplan.report.plots.svg import make_page_svg
 

@@ -1,4 +1,4 @@
-"""Pictures of results by matplotlib: a module for each kind draws on axes, or in a figure of several panels."""
+"""Draws results with matplotlib. A module for each kind of result draws on axes, or in a figure of panels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckptplan.report.plots import figures, style
 from ckptplan.report.views import find_memory
 from ckptplan.units import sizes_like
 
-#: The drawing for each type of result. A chart of another kind names its drawing.
+#: The default drawing for each type of result.
 _DRAWN = {
     "LargestValues": "largest",
     "MachineComparison": "machines",
@@ -22,12 +22,12 @@ _DRAWN = {
     "Sensitivity": "sensitivity",
     "SweepResult": "sweep",
 }
-#: The module of each drawing that has no module of its own. Modules are imported when a picture is drawn.
+#: The modules of drawings that share one with others. Modules are imported when a picture is drawn.
 _MODULES = dict.fromkeys(("largest", "machines", "strategies"), "rows")
 
 
 def plot_result(result: Any, target: Any = None) -> Any:
-    """Draw a result on axes or in a figure of the caller, or in a new figure, and return what was drawn on."""
+    """Draw a result on the caller's axes or figure, or in a new figure, and return what was drawn on."""
     drawing = _find_drawing(_DRAWN[type(result).__name__])
     draw: Any = drawing.on_axes or drawing.in_figure
     if target is None:
@@ -39,17 +39,17 @@ def plot_result(result: Any, target: Any = None) -> Any:
 
 
 def make_picture(result: Any, size: Size = PAGE, *, drawing: str = "", **options: Any) -> Figure:
-    """Return the picture of a result in a size; ``drawing`` is by default that of its type."""
-    drawn = _find_drawing(drawing or _DRAWN[type(result).__name__])
+    """Draw the picture of a result in a size. ``drawing`` is by default the drawing for its type."""
+    functions = _find_drawing(drawing or _DRAWN[type(result).__name__])
 
     def draw(figure: Figure) -> None:
-        if drawn.in_figure is not None:
-            drawn.in_figure(result, figure, **options)
-        elif drawn.on_axes is not None:
-            drawn.on_axes(result, figure.add_subplot(axes_class=figures.ShownAxes), **options)
+        if functions.in_figure is not None:
+            functions.in_figure(result, figure, **options)
+        elif functions.on_axes is not None:
+            functions.on_axes(result, figure.add_subplot(axes_class=figures.ShownAxes), **options)
 
     with sizes_like(find_memory(result)):
-        return figures.make_figure(draw, size, height=drawn.height(result, size))
+        return figures.make_figure(draw, size, height=functions.height(result, size))
 
 
 def _find_drawing(name: str) -> figures.Drawing:

@@ -1,4 +1,4 @@
-"""Makes figures of a given size or draws into those of the caller, and writes PNG, SVG and PDF files."""
+"""Makes figures of a given size, and writes PNG, SVG and PDF files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckptplan.report.plots import svg
 from ckptplan.report.plots.style import LINE_WIDTH, use_style
 from ckptplan.storage.files import write_bytes
 
-#: Dots an inch of pictures in notebooks.
+#: Dots per inch of pictures in notebooks.
 SCREEN_DOTS = 100
 
 
@@ -35,22 +35,22 @@ class ShownFigure(Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How a kind of result is drawn: on one pair of axes, or in a figure where it has several panels.
+    """The functions that draw a kind of result: on one pair of axes, or in a figure with several panels.
 
     Both functions take the result, the target, and options as keyword arguments.
     """
 
     on_axes: Callable[..., None] | None = None
     in_figure: Callable[..., None] | None = None
-    #: Inches on a page.
+    #: Returns the height of the picture on a page, in inches.
     height: Callable[[Any, Size], float] = lambda result, size: 3.6  # noqa: ARG005
 
 
 def make_figure(draw: Callable[[Figure], object], size: Size = PAGE, *, height: float = 3.6) -> Figure:
-    """Return a figure that ``draw`` has filled; ``height`` in inches is for sizes without one of their own."""
+    """Make a figure and let ``draw`` fill it. ``height`` in inches is used if the size has no height."""
     scale = size.points / PAGE.points
-    own = {"font.size": size.points, "lines.linewidth": scale * LINE_WIDTH}
-    with use_style(**own):
+    settings = {"font.size": size.points, "lines.linewidth": scale * LINE_WIDTH}
+    with use_style(**settings):
         shape = (size.width, size.height or height * min(1.0, scale))
         figure = ShownFigure(figsize=shape, dpi=size.dots, layout="constrained")
         draw(figure)
@@ -58,12 +58,12 @@ def make_figure(draw: Callable[[Figure], object], size: Size = PAGE, *, height: 
 
 
 def save_figure(figure: Figure, path: str) -> None:
-    """Write a figure as PNG, SVG or PDF, as the name says, whole or not at all. Raises InputError."""
+    """Write a figure atomically as PNG, SVG or PDF, as the suffix of the path says. Raises InputError."""
     write_bytes(path, render(figure, picture_format(path)))
 
 
 def render(figure: Any, form: str, *, dots: float | None = None) -> bytes:
-    """Return the bytes of a picture, the same ones for the same figure; ``dots`` an inch of a PNG."""
+    """Return the bytes of a picture, reproducible for equal figures. ``dots`` are dots per inch of a PNG."""
     if form == "svg":
         return svg.render_svg(figure).encode()
     file = BytesIO()

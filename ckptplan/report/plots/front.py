@@ -1,4 +1,4 @@
-"""Draws a front: time over base against the local memory that a schedule decides about.
+"""Draws a front: time over base against the local memory for checkpoints and tapes.
 
 Marks show the budget, the best plan within it, and plans of a page.
 """
@@ -25,17 +25,17 @@ from ckptplan.search.trace_solved import spread_places
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_percent, format_seconds
 
-#: Points of a curve: more cannot be told apart.
+#: The most points of a curve. More points would not be visible.
 _MOST_POINTS = 400
-#: A band of a smaller share of the axis cannot be seen.
+#: A band with a smaller share of the axis is not visible.
 _VISIBLE = 0.02
 
 
 def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequence[Plan] = ()) -> None:
-    """Draw the front of all strategies over those of each, the budget, and the best plan within it.
+    """Draw the front of all strategies over the front of each, the budget, and the best plan within it.
 
-    ``every`` strategy has a colour and a label if wanted, not only the paper's. ``plans`` are dots of a page
-    that lead to their schedules. Raises Infeasible for an empty front.
+    With ``every``, all strategies have a colour and a label, otherwise only the paper's. ``plans`` are drawn as
+    dots that link to their schedules on a page. Raises Infeasible for an empty front.
     """
     if not len(front) and (reason := front.lacks(front.budget_bytes)) is not None:
         raise reason
@@ -43,7 +43,7 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequ
     coloured = list(front.by_strategy) if every else [name for name in style.PAPER if name in front.by_strategy]
     palette, wide = style.list_colours(), float(rcParams["lines.linewidth"])
     order = [*style.PAPER, *(name for name in coloured if name not in style.PAPER)]
-    # Ever thinner, so that curves which coincide are all seen.
+    # Later curves are thinner, so that coinciding curves are all visible.
     looks = {
         name: {
             "color": palette[place % len(palette)],
@@ -55,9 +55,9 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequ
     grey = {"color": style.GREY, "linewidth": 0.5 * wide}
     lines = {
         name: _draw_curve(front.by_strategy[name], ax, looks.get(name, grey))
-        for name in sorted(front.by_strategy, key=lambda each: [*order, each].index(each))
+        for name in sorted(front.by_strategy, key=lambda name: [*order, name].index(name))
     }
-    # Below the curves in colour, so that they show which of them is the best one.
+    # The front of all strategies lies below the coloured curves, which show whose plan is the best.
     best = _draw_curve(front, ax, {"color": "black", "linewidth": 2.8 * wide, "zorder": 2.5})
     _shade_unproved(front, ax)
     _draw_budget(front, ax)
@@ -71,7 +71,7 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequ
 
 
 def _set_axes(front: ParetoFront, ax: Axes) -> None:
-    """Set the scales: memory beside what every schedule needs; time up to +100 %, or above the best plan."""
+    """Set the scales: memory without the bytes of every schedule; time to +100 %, or above the best plan."""
     memory, place = front.schedule_bytes, front.place_within(front.budget_bytes)
     slowest = max(float(curve.overhead.max()) for curve in front.by_strategy.values())
     best = float(front.overhead.min() if place is None else front.overhead[place])
@@ -120,22 +120,22 @@ def _shade_unproved(front: ParetoFront, ax: Axes) -> None:
 
 
 def _draw_budget(front: ParetoFront, ax: Axes) -> None:
-    """Draw the budget as a line with its size, and shade what does not fit."""
+    """Draw the budget as a line with its size, and shade the memory beyond it."""
     low, high = ax.get_xlim()
     free = front.budget_bytes - front.resident_bytes
-    text, seen = f"budget: {format_bytes(front.budget_bytes)}", min(max(free, low), high)
+    text, x = f"budget: {format_bytes(front.budget_bytes)}", min(max(free, low), high)
     if free <= 0:
         text += ", less than every schedule needs"
     elif front.resident_bytes:
         text += f", {format_bytes(free)} of it left"
-    if 0 < free != seen:
+    if 0 < free != x:
         text = f"\N{LEFTWARDS ARROW} {text}" if free < low else f"{text} \N{RIGHTWARDS ARROW}"
-    share = float(np.log(seen / low) / np.log(high / low))
+    share = float(np.log(x / low) / np.log(high / low))
     side = "left" if share < 0.2 else "right" if share > 0.8 else "center"
-    ax.axvline(seen, **style.LIMIT)
-    ax.axvspan(seen, high, **style.BEYOND)
+    ax.axvline(x, **style.LIMIT)
+    ax.axvspan(x, high, **style.BEYOND)
     above: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
-    ax.annotate(text, (seen, 1), (0, 3), ("data", "axes fraction"), ha=side, va="bottom", **above)
+    ax.annotate(text, (x, 1), (0, 3), ("data", "axes fraction"), ha=side, va="bottom", **above)
     # The title stands above the label.
     ax.set_title(ax.get_title(loc="left"), pad=1.9 * rcParams["font.size"])
     if share < 0.85:
@@ -143,7 +143,7 @@ def _draw_budget(front: ParetoFront, ax: Axes) -> None:
 
 
 def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
-    """Mark the plan to run within the budget: the quickest, or the knee if that is the objective."""
+    """Mark the plan to run within the budget: the quickest plan, or the knee if that is the objective."""
     if front.lacks(front.budget_bytes) is not None:
         return
     plan = front.best
@@ -155,7 +155,7 @@ def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
 
 
 def _add_plans(front: ParetoFront, ax: Axes, plans: Sequence[Plan]) -> None:
-    """Add dots with tooltips that lead to plans of the page, numbered in their order."""
+    """Add dots with tooltips that link to the plans of the page, numbered in their order."""
     memory = [max(1, plan.predicted.local_peak_bytes - front.resident_bytes) for plan in plans]
     texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan)) for plan in plans]
     links = [f"#plan-{place}" for place in range(len(plans))]

@@ -24,9 +24,9 @@ from ckptplan.report.plots.ticks import count_dots, set_ticks
 from ckptplan.report.sweep import Plane, describe_point, find_limits, list_planes, list_varied
 from ckptplan.studies.sweep import SweepResult
 
-#: A map of more cells is a bitmap in vector formats, and borders are drawn up to this many cells.
+#: Above the first number of cells, a map is a bitmap in vector formats. Above the second, it has no borders.
 _FINE, _BORDERS = 2_500, 40_000
-#: Regions of a strategy that are named at most, the largest ones.
+#: The most regions of a strategy that are named. The largest ones are named.
 _MOST_REGIONS = 12
 
 
@@ -72,7 +72,7 @@ def draw_maps(result: SweepResult, axes: list[Axes]) -> list[Any]:
 
 
 def _choose_shades(result: SweepResult) -> ScalarMappable:
-    """Return the colours of values, darker where a plan takes more; black words are legible on all of them."""
+    """Return the colour map of values: darker for larger ones, and light enough for black text."""
     low, high, _ = find_limits(result)
     high = max(high, low + (0.001 if result.quantity == "overhead" else 1.0))
     colours = LinearSegmentedColormap.from_list("", mpl.colormaps["Blues"](np.linspace(0.02, 0.65)))
@@ -109,12 +109,12 @@ def _name_regions(plane: Plane, ax: Axes, names: tuple[str, ...], letters: dict[
             name = letters.setdefault(name, ascii_lowercase[len(letters) % 26])
             centres = [_find_room(largest[0], np.ones(2))]
         for y, x in centres:
-            # Not quite black: pages in dark mode invert black words, and the cells stay light.
+            # Not quite black, since pages in dark mode invert black text while the cells stay light.
             ax.text(x, y, name, size=size, color="#101010", ha="center", va="center", clip_on=True)
 
 
 def _find_room(region: npt.NDArray[np.bool_], text: npt.NDArray[np.float64]) -> Any:
-    """Return the centre of the rectangle of a size in cells that lies deepest in a region, or None."""
+    """Return the centre of the rectangle (of a size in cells) deepest inside a region; None if none fits."""
     sides = tuple(max(1, ceil(side)) for side in text)
     inside = minimum_filter(region, size=sides, mode="constant", cval=False)
     if not inside.any():
@@ -122,5 +122,5 @@ def _find_room(region: npt.NDArray[np.bool_], text: npt.NDArray[np.float64]) -> 
     depth = np.where(inside, distance_transform_edt(np.pad(region, 1))[1:-1, 1:-1], 0)
     deepest = np.argwhere(depth == depth.max())
     middle = deepest[np.argmin(((deepest - deepest.mean(axis=0)) ** 2).sum(axis=1))]
-    # The middle of an even number of cells lies before the place that the filter names.
+    # For an even number of cells, the filter's centre is half a cell behind the middle.
     return middle - np.array([0 if side % 2 else 0.5 for side in sides])

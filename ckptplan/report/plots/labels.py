@@ -1,7 +1,7 @@
 """Places labels in axes where they touch no line and no other label.
 
-The axes are divided into squares of one point (1/72 inch). A label fits where no line passes through the
-squares that it covers; sums over rectangles are differences of one table of cumulative sums.
+The axes are divided into squares of one point (1/72 inch). A label fits if no line passes through the squares
+that it covers. The sum over a rectangle of squares is computed from a table of cumulative sums.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ckptplan.report.plots.style import find_figure, lay_out
 from ckptplan.wording import escape_controls
 
 _Squares = npt.NDArray[np.float64]
-#: Points that stay free around a label, and around a point that has one.
+#: Points (1/72 inch) that stay free around a label, and around a labelled point.
 _MARGIN, _AROUND = 2, 6
 
 
 class Labels:
-    """The lines and labels of axes, whose limits and scales do not change any more."""
+    """The lines and labels of axes. Limits and scales of the axes must be final."""
 
     def __init__(self, ax: Axes) -> None:
         figure = find_figure(ax)
@@ -47,47 +47,47 @@ class Labels:
 
     def label_line(self, line: Line2D, text: str, **style: Any) -> None:
         """Write a text beside a line, as near to it as it fits, in the colour of the line."""
-        shown = self._write(text, {"color": str(line.get_color()), **style})
-        own = self._trace(line)
-        # Where other lines pass through the same squares, nobody sees which of them is meant.
-        alone = own * (self._taken <= 1)
-        self._settle(shown, alone if alone.any() else own)
+        annotation = self._write(text, {"color": str(line.get_color()), **style})
+        squares = self._trace(line)
+        # Prefer squares that no other line passes, so that it is clear which line the label names.
+        exclusive = squares * (self._taken <= 1)
+        self._move_text(annotation, exclusive if exclusive.any() else squares)
 
     def label_point(self, x: float, y: float, text: str, **style: Any) -> None:
-        """Write a text as near to a point as it fits, and draw a thin line from there to the point."""
+        """Write a text as near to a point as it fits, and draw a thin line from the text to the point."""
         target = np.zeros(self._shape)
         place = ((self._ax.transData.transform((x, y)) - self._corner) * self._points).astype(int)
         target[tuple(np.clip(place, 0, np.array(self._shape) - 1))] = 1
         across, upwards = np.ogrid[: self._shape[0], : self._shape[1]]
         self._taken += np.hypot(across - place[0], upwards - place[1]) <= _AROUND
         pointer = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4}
-        shown = self._write(text, style, xy=(x, y), arrowprops=pointer)
-        self._settle(shown, target)
-        squares = np.linspace(place, np.array(shown.xyann) * self._shape, max(self._shape)).astype(int)
+        annotation = self._write(text, style, xy=(x, y), arrowprops=pointer)
+        self._move_text(annotation, target)
+        squares = np.linspace(place, np.array(annotation.xyann) * self._shape, max(self._shape)).astype(int)
         self._taken[tuple(np.clip(squares, 0, np.array(self._shape) - 1).T)] += 1
 
     def _write(self, text: str, style: dict[str, Any], **pointer: Any) -> Annotation:
         form: dict[str, Any] = {"xy": (0.5, 0.5), "ha": "center", "va": "center", "annotation_clip": False}
         form |= {"xytext": (0.5, 0.5), "textcoords": "axes fraction", "zorder": 6, **pointer, **style}
-        shown = self._ax.annotate(escape_controls(text), **form)
-        shown.set_in_layout(False)
-        return shown
+        annotation = self._ax.annotate(escape_controls(text), **form)
+        annotation.set_in_layout(False)
+        return annotation
 
-    def _settle(self, shown: Annotation, target: _Squares) -> None:
-        """Move a text to the free place nearest to the target, and nearest to its middle among these."""
-        box = Text.get_window_extent(shown, self._renderer)
+    def _move_text(self, annotation: Annotation, target: _Squares) -> None:
+        """Move a text to the free place nearest to the target, and among equal ones nearest to its middle."""
+        box = Text.get_window_extent(annotation, self._renderer)
         width, height = (int(side * self._points) + 2 * _MARGIN for side in (box.width, box.height))
         width, height = min(width, self._shape[0] - 1), min(height, self._shape[1] - 1)
         used = _sum_rectangles(_accumulate(self._taken), width, height)
-        # The ends of a line lie on the frame, or among other lines.
+        # Prefer the middle of a line, since its ends lie on the frame or among other lines.
         middle = np.argwhere(target > 0).mean(axis=0) if target.any() else np.array(self._shape) / 2
         across, upwards = np.ogrid[: used.shape[0], : used.shape[1]]
         off_middle = np.hypot(across + width / 2 - middle[0], upwards + height / 2 - middle[1])
-        # Of a label that fits nowhere, as little as possible is crossed.
+        # If the label fits nowhere, choose the places where it covers the fewest lines.
         penalty = np.where(used == used.min(), 0.02 * off_middle, np.inf)
         x, y = _find_nearest(_accumulate(target), width, height, penalty)
         self._taken[x : x + width, y : y + height] += 1
-        shown.xyann = ((x + width / 2) / self._shape[0], (y + height / 2) / self._shape[1])
+        annotation.xyann = ((x + width / 2) / self._shape[0], (y + height / 2) / self._shape[1])
 
     def _cover(self, box: Bbox) -> None:
         """Mark the squares of a text as taken."""
@@ -96,7 +96,7 @@ class Labels:
         self._taken[x0 : x1 + 1, y0 : y1 + 1] += 1
 
     def _trace(self, line: Line2D) -> _Squares:
-        """Return which squares a line covers, shape (width, height)."""
+        """Return an array of shape (width, height) with ones at the squares that a line covers."""
         squares = np.zeros(self._shape)
         with np.errstate(invalid="ignore"):
             corners = line.get_transform().transform_path(line.get_path()).vertices
@@ -122,9 +122,9 @@ def _accumulate(squares: _Squares) -> _Squares:
 
 
 def _sum_rectangles(table: _Squares, width: int, height: int, *, margin: int = 0) -> _Squares:
-    """Return the sum of each rectangle of a size with a margin around it, by its lower left corner.
+    """Return the sum over each rectangle of a size and its margin, by the lower left corner of the rectangle.
 
-    ``table`` is what ``_accumulate`` returns. Margins end where the table ends.
+    ``table`` comes from ``_accumulate``. Margins are cut off at the ends of the table.
     """
     right, top = (count - 1 for count in table.shape)
     x, y = np.arange(right + 1 - width), np.arange(top + 1 - height)
@@ -136,7 +136,7 @@ def _sum_rectangles(table: _Squares, width: int, height: int, *, margin: int = 0
 def _find_nearest(target: _Squares, width: int, height: int, penalty: _Squares) -> tuple[int, int]:
     """Return the lower left corner of the rectangle with the least distance to a target plus its penalty.
 
-    ``target`` is what ``_accumulate`` returns. Distances in points count from ``_MARGIN`` on.
+    ``target`` comes from ``_accumulate``. Distances are in points; the least one is ``_MARGIN``.
     """
     nearest, least = int(penalty.argmin()), np.inf
     for distance in range(_MARGIN, max(target.shape) if target[-1, -1] else 0):

@@ -1,4 +1,4 @@
-"""Draws what it costs not to know T: factors over the optimum that knows it."""
+"""Draws the cost of not knowing T: factors over the optimum that knows T."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckptplan.units import format_count
 
 
 def draw_online(factors: OnlineFactors, ax: Axes) -> None:
-    """Draw runs over those of the optimum, and advances over those of Revolve, for each T."""
+    """Draw two factors over T: runs compared with the optimum, and advances compared with Revolve."""
     steps = factors.steps
     curves = {"runs over the optimum": factors.over_optimum, "advances over Revolve": factors.over_revolve}
     colours = style.list_colours()
@@ -22,11 +22,11 @@ def draw_online(factors: OnlineFactors, ax: Axes) -> None:
         ax.plot(steps, values, color=colours[place % len(colours)], linewidth=1.0)[0]
         for place, values in enumerate(curves.values())
     ]
-    every = np.concatenate(list(curves.values()))
-    room = 0.08 * max(0.05, float(np.ptp(every)))
+    all_factors = np.concatenate(list(curves.values()))
+    room = 0.08 * max(0.05, float(np.ptp(all_factors)))
     ax.set_xscale("log")
     ax.set_xlim(max(0.9, 0.9 * steps[0]), 1.1 * steps[-1])
-    ax.set_ylim(min(1.0, float(every.min())) - room, float(every.max()) + room)
+    ax.set_ylim(min(1.0, float(all_factors.min())) - room, float(all_factors.max()) + room)
     set_round_ticks(ax.xaxis, [10.0**power for power in range(13)], lambda value: format_count(round(value)))
     ax.axhline(1.0, color="black", linewidth=0.8)
     ax.set_xlabel("T, time steps")

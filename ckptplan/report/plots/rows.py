@@ -33,8 +33,8 @@ from ckptplan.wording import escape_controls
 class DotRow:
     """A row of a picture: its name, the value of its dot, and the text beside it.
 
-    Without a value, the text says why there is none. An estimated value has the ``ends`` of its interval. The
-    tooltip is the name and the text unless the row has another ``tip``.
+    Without a value, the text says why. An estimated value has the ``ends`` of its interval. The tooltip is
+    ``tip``, by default the name and the text.
     """
 
     name: str
@@ -52,9 +52,9 @@ class DotRow:
 def _draw_rows(
     rows: Sequence[DotRow], ax: Axes, *, is_log: bool = True, limit: float | None = None, label: str = ""
 ) -> None:
-    """Draw rows, the first one on top, with a line at a ``limit``; an axis that is not logarithmic begins at 0.
+    """Draw rows, the first one on top, with a line at a ``limit``. A linear axis begins at 0.
 
-    The title and the names of the axes are set before, the ticks afterwards.
+    Set the title and the names of the axes before calling this function, and the ticks afterwards.
     """
     drawn = {place: row for place, row in enumerate(rows) if row.value is not None}
     ax.set_ylim(len(rows) - 0.5, -0.5)
@@ -64,9 +64,9 @@ def _draw_rows(
         ax.set_xscale("log")
     style.lay_out(ax)
     ends = [end for row in drawn.values() for end in row.span] + ([] if limit is None else [limit])
-    # Overheads of plans that run nothing again are all 0.
+    # The overheads of plans without recomputation are all 0, so the largest end may be 0.
     low, high = min(ends, default=1.0), max(ends, default=2.0) or 0.01
-    # Texts stand to the right of the dots, and where they would cross the limit, to the left.
+    # Texts stand to the right of the dots, or to the left if they would cross the limit.
     right = min(0.6, max((measure_text(ax, row.text) for row in drawn.values()), default=0.0))
     left = 0.06 if limit is None else min(0.3, right)
     room = max(4.0, high / low) ** (1 / (1 - left - right)) if is_log else high / (1 - right)
@@ -100,7 +100,7 @@ def _draw_row(row: DotRow, ax: Axes, place: int, limit: float | None) -> None:
 
 
 def _draw_limit(limit: float, label: str, ax: Axes) -> None:
-    """Draw a limit with its label above the axes, and shade what is beyond."""
+    """Draw a limit with its label above the axes, and shade the area beyond the limit."""
     ax.axvline(limit, **style.LIMIT)
     ax.axvspan(limit, ax.get_xlim()[1], **style.BEYOND)
     above: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
@@ -120,9 +120,9 @@ def draw_machines(comparison: MachineComparison, ax: Axes) -> None:
         )
         for machine in comparison.machines
     ]
-    what = "time of a batch" if batches == 1 else f"time of {format_count(batches)} batches"
+    axis_label = "time of a batch" if batches == 1 else f"time of {format_count(batches)} batches"
     estimated = "\nhollow: estimated, line: its interval" if any(row.ends for row in rows) else ""
-    ax.set_xlabel(f"{what}{estimated}")
+    ax.set_xlabel(f"{axis_label}{estimated}")
     run = f", {format_count(batches)} batches" if batches > 1 else ""
     style.set_title(ax, f"{workload.name}, T = {format_count(workload.steps)} time steps{run}")
     _draw_rows(rows, ax, limit=deadline, label=f"deadline: {format_duration(deadline or 0)}")
@@ -130,7 +130,7 @@ def draw_machines(comparison: MachineComparison, ax: Axes) -> None:
 
 
 def _name_machine(machine: Machine) -> str:
-    """Return the name of a machine, its largest T and its price, a line each."""
+    """Return the name of a machine, its largest T and its price, each on a line."""
     longest = f"largest T {format_count(machine.largest_steps)}" if machine.largest_steps else "no T fits"
     price = [] if machine.run_price is None else [f"price {format_price(machine.run_price)}"]
     return "\n".join([machine.profile.name, longest, *price])
@@ -155,7 +155,7 @@ def draw_largest(values: LargestValues, ax: Axes) -> None:
 
 
 def _describe_reach(reach: Reach) -> str:
-    """Return '4,346 (local memory)', the largest value and the limit that the next breaks, or the reason."""
+    """Return '4,346 (local memory)': the largest value and the limit of the next one; or why there is none."""
     if not reach.value:
         lack = reach.infeasible
         late = "even 1 takes longer" if reach.bound_by == DEADLINE else "interrupted"

@@ -1,4 +1,4 @@
-"""Draws a schedule: which steps run when, and what each memory tier holds meanwhile."""
+"""Draws a schedule: which steps run when, and the bytes in each memory tier over time."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 def draw_schedule(
     plan: Plan, figure: Figure, *, sketch: Sketch | None = None, schedule: str | None = None
 ) -> None:
-    """Draw the schedule of a plan, or the timeline that was collected from another ``schedule``, a file.
+    """Draw the schedule of a plan, or a ``sketch`` that was collected from the file ``schedule``.
 
-    Raises TooLongToDraw, and as ``simulate`` does.
+    Raises TooLongToDraw, and the errors of ``simulate``.
     """
     if sketch is None:
         sketch = sketch_schedule(plan, detail=FINE)
@@ -65,13 +65,13 @@ def _choose_unit(seconds: float) -> tuple[float, str]:
 def _draw_steps(sketch: Sketch, ax: Axes, *, unit: float, steps: int) -> None:
     """Draw a line for each action: down for a run, up for a backward, level for a state that moves."""
     count = sum(map(len, sketch.bars.values()))
-    # Many bars are thin, so that they do not cover each other.
+    # If there are many bars, draw them thin, so that they do not cover each other.
     wide = rcParams["lines.linewidth"] * max(0.8, min(1.4, 800 / max(1, count)))
     for kind, (label, colour) in _KINDS.items():
         if (bars := sketch.bars.get(kind)) is not None:
             first, last = bars[:, 2], bars[:, 3]
             if kind in ("write", "read"):
-                # A short transfer of a state is a mark across its step, so that it is seen.
+                # Draw a short transfer as a mark across its step, so that it is visible.
                 across = np.where(bars[:, 1] - bars[:, 0] < 0.01 * sketch.seconds, 0.015 * steps, 0.0)
                 first, last = first - across, last + across
             gap = np.full(len(bars), np.nan)
@@ -84,7 +84,7 @@ def _draw_steps(sketch: Sketch, ax: Axes, *, unit: float, steps: int) -> None:
 
 
 def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, unit: float, remote: bool) -> None:
-    """Draw the bytes that a tier holds beside what every schedule needs, and its budget if that is in sight."""
+    """Draw a tier's bytes beyond those that every schedule needs, and its budget if it is near the peak."""
     resident, peak = float(held[0, 1]), float(held[:, 1].max()) - float(held[0, 1])
     budget = plan.goal.remote_bytes if remote else plan.goal.local_bytes or plan.profile.local_budget_bytes
     colour = style.PURPLE if remote else style.BLUE

@@ -23,7 +23,7 @@ from ckptplan.studies.sensitivity import FACTORS, Influence, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 
 _LEAST, _MOST = FACTORS[0], FACTORS[-1]
-#: The lines of a job that is planned again, of the plan of now, and of changes of the best strategy.
+#: The lines of new plans, of the kept plan, and of changes of the best strategy.
 _AGAIN: dict[str, Any] = {"color": style.BLUE, "marker": "o"}
 _KEPT: dict[str, Any] = {"color": style.ORANGE, "linestyle": (0, (4, 2))}
 _CHANGE: dict[str, Any] = {"color": style.VERMILION, "linestyle": (0, (1, 1))}
@@ -35,7 +35,7 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     columns = _count_columns(style.find_width(figure))
     rows = max(1, ceil(len(influences) / columns))
     grid = figure.subplots(rows, min(columns, max(1, len(influences))), sharex=True, sharey=True, squeeze=False)
-    # Limits that are set before anything is drawn are not searched again after each line.
+    # Set the limits before drawing anything, so that matplotlib does not search for them after each line.
     first = grid.flat[0]
     first.set_xscale("log")
     first.set_xlim(_LEAST / 1.06, _MOST * 1.06)
@@ -59,8 +59,8 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     title = style.wrap_lines(figure, head, name_job(study.workload, study.profile))
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     figure.supylabel("change of the time", size="medium")
-    few = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
-    _add_legend(figure, influences, style.wrap_lines(figure, few) if trifles else "")
+    note = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
+    _add_legend(figure, influences, style.wrap_lines(figure, note) if trifles else "")
 
 
 def _count_columns(width: float) -> int:
@@ -82,17 +82,17 @@ def _add_legend(figure: Figure, influences: list[Influence], note: str) -> None:
 
 
 def _draw_influence(influence: Influence, ax: Axes) -> None:
-    """Draw the time over one input, planned again and with the plan of now, and where the strategy changes."""
+    """Draw the time over one input, of new plans and of the kept plan, and where the best strategy changes."""
     now = (1.0, 0.0, 0.0)
     points = [
         (point.factor, point.change, point.kept_change if point.kept_fits else None)
         for point in influence.points
     ]
-    factors, again, kept = (
+    factors, replanned, kept = (
         np.array(column, dtype=float) for column in zip(*sorted([now, *points]), strict=True)
     )
     ax.axhline(0, color="black", linewidth=0.6)
-    ax.plot(factors, again, **_AGAIN, markersize=2 * rcParams["lines.linewidth"])
+    ax.plot(factors, replanned, **_AGAIN, markersize=2 * rcParams["lines.linewidth"])
     ax.plot(factors, kept, **_KEPT)
     for is_below, factor, strategy in _list_break_evens(influence):
         if strategy is None:
@@ -112,7 +112,7 @@ def _draw_influence(influence: Influence, ax: Axes) -> None:
 
 
 def _list_break_evens(influence: Influence) -> list[tuple[bool, float, str | None]]:
-    """Return whether changes lie below the present value, their factors, and the strategies beyond them."""
+    """Return changes of strategy: whether the factor is below 1, the factor, and the strategy beyond it."""
     return [
         (change.factor < 1, change.factor, change.below if change.factor < 1 else change.above)
         for change in influence.break_evens

@@ -1,4 +1,4 @@
-"""The look of all drawings: fonts, lines and a palette that all common kinds of colour vision tell apart.
+"""The look of all drawings: fonts, lines and a palette that is safe for common kinds of colour blindness.
 
 A drawing is made within ``use_style``. The user's ``rcParams`` win where they differ from matplotlib's
 defaults.
@@ -51,7 +51,7 @@ _STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.titlesize": "medium",
     "axes.titleweight": "bold",
-    # A title stands on the axes. Otherwise matplotlib measures all ticks to find its place.
+    # Fix the height of titles. Otherwise matplotlib measures all ticks to place them.
     "axes.titley": 1.0,
     "grid.alpha": 0.12,
     "grid.color": "black",
@@ -65,19 +65,19 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def use_style(**changes: Any) -> Iterator[None]:
-    """Apply the style of the package, with ``more`` settings, where the user has none of their own."""
+    """Apply the style of the package with ``changes``, except for settings that the user has changed."""
     wanted = {**_STYLE, **changes}
     settings: Any = mpl.rcParams
     defaults: Any = mpl.rcParamsDefault
-    own = {name: value for name, value in wanted.items() if settings[name] == defaults[name]}
-    # Names of workloads may hold a dollar sign, which begins no formula.
-    own["text.parse_math"] = False
-    with mpl.rc_context(own):  # type: ignore[arg-type]
+    applied = {name: value for name, value in wanted.items() if settings[name] == defaults[name]}
+    # Names of workloads may contain a dollar sign, which must not begin a formula.
+    applied["text.parse_math"] = False
+    with mpl.rc_context(applied):  # type: ignore[arg-type]
         yield
 
 
 def list_colours() -> list[str]:
-    """Return the colours of series: those of the style, or those that the user has set."""
+    """Return the colours of series, of the style or as the user has set them."""
     return [str(colour) for colour in mpl.rcParams["axes.prop_cycle"].by_key().get("color", [BLUE])]
 
 
@@ -104,12 +104,12 @@ def find_width(place: Any) -> float:
 
 
 def wrap_lines(place: Any, *lines: str, weight: str = "bold", size: str = "medium") -> str:
-    """Return a text whose lines are broken before the figure, or the column of axes, ends."""
+    """Break lines so that they fit the width of the figure, or of the column of the axes."""
     font = FontProperties(weight=weight, size=size)
     room = 72 * find_width(place) - 6 * mpl.rcParams["font.size"]
     broken = []
     for line in map(escape_controls, lines):
-        # The corners of the letters: extents of their curves take ten times as long.
+        # Use the vertices of the letters, since exact extents of their curves take ten times as long.
         wide = TextPath((0, 0), line, prop=font).vertices[:, 0].max() if line else 0.0
         fitting = max(10, int(len(line) * min(1.0, 0.9 * room / max(1.0, wide))))
         broken += textwrap.wrap(line, fitting, break_on_hyphens=False)
@@ -117,21 +117,21 @@ def wrap_lines(place: Any, *lines: str, weight: str = "bold", size: str = "mediu
 
 
 def set_title(ax: Axes, *lines: str, **look: Any) -> None:
-    """Set a title whose lines are broken before the figure ends."""
+    """Set a title, with lines broken to fit the figure."""
     ax.set_title(wrap_lines(ax, *lines, **look), **look)
 
 
 def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
-    """Put the legend between the title and the axes, in as many rows as its labels take."""
-    size, shown = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
-    # A label with its sample and the gap to the next, and the room beside the names of the axis.
-    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in shown]
+    """Put the legend between the title and the axes, in as many rows as its labels need."""
+    size, entries = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
+    # The width of each label with its sample and gap, and the room beside the tick labels of the axis.
+    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in entries]
     room = 72 * find_width(ax) - 6 * size
-    columns = len(shown) if sum(widths) < room else max(1, int(room / max(widths)))
+    columns = len(entries) if sum(widths) < room else max(1, int(room / max(widths)))
     form: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
-    legend = ax.legend(handles=shown, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
+    legend = ax.legend(handles=entries, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
     legend.set_in_layout(False)
-    ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(shown) // columns) + 0.8 * size)
+    ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(entries) // columns) + 0.8 * size)
 
 
 def format_axis(axis: Axis, form: Callable[[float], str]) -> None:
@@ -142,9 +142,9 @@ def format_axis(axis: Axis, form: Callable[[float], str]) -> None:
 
 
 def set_bytes_axis(axis: Axis, *, most: int = 6) -> None:
-    """Label an axis of bytes at powers of two, or at multiples of one; its limits are set before.
+    """Label an axis of bytes at powers of two or their multiples, or in decimal units at round numbers.
 
-    In decimal units, labels stand at round numbers.
+    Set the limits of the axis first.
     """
     low, high = sorted(axis.get_view_interval())
     is_log = axis.get_scale() == "log" and high > 4 * low
@@ -155,7 +155,7 @@ def set_bytes_axis(axis: Axis, *, most: int = 6) -> None:
         axis.set_major_locator(LogLocator(base=2.0 ** max(1, ceil(log2(high / low) / most))))
     else:
         axis.set_major_locator(MultipleLocator(2.0 ** max(0, ceil(log2((high - low) / most)))))
-    # Texts are made when the figure is saved.
+    # Labels are formatted when the figure is saved, so fix the kind of units now.
     format_axis(axis, partial(format_bytes, like=1000 if are_decimal() else 0))
 
 

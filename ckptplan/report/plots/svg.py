@@ -1,4 +1,4 @@
-"""Figures as SVG with native tooltips: as files, and within a page, in the colours of the page."""
+"""Renders figures as SVG with native tooltips, for files and for pages, whose colours they take."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from ckptplan.report.plots.style import use_style
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-#: In the link of a point: where its text begins, and ends of lines of the text, which a link may not hold.
+#: Marks in the link of a point: the beginning of its tooltip, and line breaks, which a link may not contain.
 _TEXT, _NEWLINE = "\N{SYMBOL FOR START OF TEXT}", "\N{SYMBOL FOR NEWLINE}"
-#: Points of a picture that have a tooltip.
+#: The most points of a picture that have a tooltip.
 MOST_TOOLTIPS = 400
-#: The group of points with tooltips.
+#: The identifier of the group of points with tooltips.
 _TIPS = "tips"
-#: Numbers of coordinates, of which a tenth of a point is enough, and the space around commands of a path.
+#: Coordinates, which are rounded to a tenth of a point, and the space around the commands of a path.
 _NUMBER, _AROUND_COMMAND = re.compile(r"-?\d+\.\d+"), re.compile(r"\s*([A-Za-z])\s*")
 #: References to a part of the picture: ``url(#part)`` and ``href="#part"``.
 _REFERENCE = re.compile(r"(?:(?<=url\()|^)#([^)\"]+)")
-#: Otherwise files say when they were made, and by which version.
+#: Removes the date and the version from files, so that equal figures give equal files.
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-#: Changes of ``style`` within a page, which has its own colours and font.
+#: Replacements in ``style`` attributes within a page, which has its own colours and font.
 _THEMED = {"stroke: #000000": "stroke: currentColor", "fill: #ffffff": "fill: Canvas"}
 _FONT = re.compile(r"'DejaVu Sans'[^;]*")
 
@@ -34,9 +34,9 @@ _FONT = re.compile(r"'DejaVu Sans'[^;]*")
 def add_tooltips(
     ax: Axes, x: Sequence[float], y: Sequence[float], texts: Sequence[str], *, links: Sequence[str] = ()
 ) -> None:
-    """Add a point for each text, which SVG files and pages show where the pointer is.
+    """Add a point with a tooltip for each text, shown in SVG files and pages.
 
-    With ``links``, as ``#plan-3``, the points are dots that lead there; without, they cannot be seen.
+    With ``links``, as ``#plan-3``, the points are dots with these links. Without, they are invisible.
     """
     lines = (text.replace("\n", _NEWLINE) for text in texts)
     urls = [f"{link}{_TEXT}{text}" for link, text in zip(links or [""] * len(texts), lines, strict=True)]
@@ -48,7 +48,7 @@ def add_tooltips(
 
 
 def render_svg(figure: Any) -> str:
-    """Return a picture as the text of a file."""
+    """Return a picture as the text of an SVG file."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     return ElementTree.tostring(_make_tree(figure), encoding="unicode", xml_declaration=True)
@@ -90,27 +90,27 @@ def _make_tree(figure: Any) -> ElementTree.Element:
 
 
 def _adapt(element: ElementTree.Element, name: str) -> None:
-    """Change one element for a page: its names, its colours, and its numbers."""
+    """Adapt an element to a page: its identifiers, its colours and its coordinates."""
     element.tag = str(element.tag).rpartition("}")[2]
-    given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    own = given.pop("id", "")
-    if own == _TIPS:
-        given["class"] = _TIPS
-    elif own and element.tag != "g":
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    identifier = attributes.pop("id", "")
+    if identifier == _TIPS:
+        attributes["class"] = _TIPS
+    elif identifier and element.tag != "g":
         # Nothing refers to a group.
-        given["id"] = f"{name}-{own}"
-    if "style" in given:
+        attributes["id"] = f"{name}-{identifier}"
+    if "style" in attributes:
         for plain, themed in _THEMED.items():
-            given["style"] = given["style"].replace(plain, themed)
-        given["style"] = _FONT.sub("sans-serif", given["style"]).replace("; ", ";").replace(": ", ":")
-    for key, value in given.items():
+            attributes["style"] = attributes["style"].replace(plain, themed)
+        attributes["style"] = _FONT.sub("sans-serif", attributes["style"]).replace("; ", ";").replace(": ", ":")
+    for key, value in attributes.items():
         if element.tag != "a" and key != "id":
-            given[key] = _REFERENCE.sub(rf"#{name}-\1", value)
+            attributes[key] = _REFERENCE.sub(rf"#{name}-\1", value)
         if key in ("x", "y", "transform", "d"):
-            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), given[key])
-            given[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
+            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), attributes[key])
+            attributes[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
     element.attrib.clear()
-    element.attrib.update(given)
+    element.attrib.update(attributes)
     element.tail = None
     if element.tag not in ("text", "tspan", "title"):
         element.text = None

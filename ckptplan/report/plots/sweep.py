@@ -23,21 +23,21 @@ from ckptplan.report.plots.svg import MOST_TOOLTIPS, add_tooltips
 from ckptplan.report.plots.ticks import set_ticks
 from ckptplan.studies.sweep import Sweep, SweepResult
 
-#: An axis is logarithmic from this ratio of the largest value to the least.
+#: An axis is logarithmic if the largest value is at least this many times the least.
 _WIDE = 8
-#: Points of a line that have markers.
+#: The most points of a line with markers.
 _MOST_MARKERS = 40
-#: The height of the bar that shows where nothing fits, one for each of several lines.
+#: The height of the bar that shows where nothing fits, as a share of the axes. Each of several lines has a bar.
 _BAR = 0.035
 
 
 def count_maps(planned: Sweep) -> int:
-    """Return the number of pairs of axes that a sweep needs: one for lines, one a job for maps."""
+    """Return the number of pairs of axes that a sweep needs: one for lines, or one per job for maps."""
     return len(planned.workloads) * len(planned.profiles) if len(sweep.list_varied(planned)) > 1 else 1
 
 
 def arrange_maps(planned: Sweep, width: float) -> tuple[int, int]:
-    """Return the rows and columns of the maps in a figure of a width in inches."""
+    """Return the number of rows and columns of maps in a figure of a width in inches."""
     count = count_maps(planned)
     columns = min(count, 1 if width < PAGE.width else 2 if width == PAGE.width else 3)
     return ceil(count / columns), columns
@@ -130,15 +130,15 @@ def _write_labels(result: SweepResult, planes: list[sweep.Plane], lines: list[Li
 
 
 def _find_edges(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the middles between values, and as much room beyond the first and the last one."""
+    """Return the midpoints between values, and edges just as far beyond the first and the last value."""
     between = (x[1:] + x[:-1]) / 2
     return np.concatenate(([2 * x[0] - between[0]], between, [2 * x[-1] - between[-1]]))
 
 
 def _set_values(result: SweepResult, ax: Axes, *, count: int) -> None:
-    """Set the axis of time over base, which is cut as that of maps, or of bytes; ``count`` is that of lines."""
+    """Set the axis of time over base (cut off as for maps) or of bytes. ``count`` is the number of lines."""
     low, high, _ = sweep.find_limits(result)
-    # Room for the bars where nothing fits.
+    # Leave room for the bars that show where nothing fits.
     room = 1.08 + (_BAR * count if count > 1 else 0)
     if result.quantity != "overhead":
         ax.set_ylim(0, max(1.0, room * high))
@@ -153,7 +153,7 @@ def _set_values(result: SweepResult, ax: Axes, *, count: int) -> None:
 def _hatch(
     ax: Axes, plane: sweep.Plane, edges: npt.NDArray[np.float64], colour: str, *, row: int, of: int
 ) -> None:
-    """Hatch where nothing fits: the whole height for one line, a bar in its colour for each of several."""
+    """Hatch where nothing fits: over the whole height for one line, or in a coloured bar for each line."""
     top, height = (1.0, 1.0) if of == 1 else (1 - row * _BAR, 0.8 * _BAR)
     ends = np.flatnonzero(np.diff(plane.best < 0, prepend=False, append=False))
     for start, stop in ends.reshape(-1, 2).tolist():
