@@ -515,7 +515,7 @@ def test_a_count_reads_well_for_one(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_refusal_names_limits_that_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the least one, one with which little runs again (20 %, which no measured times make of the least)."""
+    """The least limit, and a limit with which little runs again: at most 20 %, fewer than with the least."""
     monkeypatch.setattr("ckptplan.execution.advice.DEAR", 0.2)
     cell, inputs = limited_gru(steps=1500)
 

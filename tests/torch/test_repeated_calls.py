@@ -554,7 +554,7 @@ def test_nothing_is_kept_alive_and_the_number_of_kinds_is_bounded() -> None:
     for number in range(run_call._MAX_CONSTANT_SETS + 3):
         calls.scale = float(number)
         bptt(calls, inputs, state, squares, plan=PLAN)
-    assert max(len(sets) for _, sets in run_call._known.values()) == run_call._MAX_CONSTANT_SETS
+    assert max(len(sets) for _, sets in run_call._traits_by_kind.values()) == run_call._MAX_CONSTANT_SETS
 
 
 def test_a_new_object_where_a_dead_one_was_is_not_taken_for_it() -> None:
