@@ -24,7 +24,7 @@ from ckptplan.torch.online import bptt_online
 from ckptplan.torch.pieces.compiled import count_pieces, run_compiled
 from ckptplan.torch.result import Result
 from ckptplan.torch.run.call import Call, check_plan, read_losses, read_options
-from ckptplan.torch.run.chunk_steps import ChunkSteps, refuse_backward_hooks
+from ckptplan.torch.run.chunk_steps import ChunkSteps, refuse_hooks
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run.inputs import Inputs
 from ckptplan.torch.run.steps import Cell, Steps
@@ -382,7 +382,7 @@ def find_steps(cell: Cell) -> type[Steps]:
     """Return the class that runs the steps of a cell. Raises InputError for a hook that chunks do not call."""
     if not isinstance(cell, ChunkCell):
         return Steps
-    refuse_backward_hooks(cell)
+    refuse_hooks(cell)
     return ChunkSteps
 
 

@@ -291,8 +291,11 @@ class SpikingLayer(ChunkCell):
             after[_ADAPTATION] = self.adaptation_decay * state[_ADAPTATION] + spikes
         return after
 
-    def _make_states(self, like: torch.Tensor) -> State:
-        return {name: torch.empty_like(like) for name in self.state_names}
+    def _make_states(self, currents: torch.Tensor) -> State:
+        """Return tensors for the states after all steps. Membranes overwrite the currents of their steps."""
+        return {
+            name: currents if name == _MEMBRANE else torch.empty_like(currents) for name in self.state_names
+        }
 
     def _write(self, states: State, step: int, state: State) -> State:
         """Write the state after a step among all states, and return it."""

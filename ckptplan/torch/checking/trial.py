@@ -40,7 +40,7 @@ from ckptplan.torch.state.nests import (
     read_versions,
     stack,
 )
-from ckptplan.torch.state.places import Place, has_graph
+from ckptplan.torch.state.places import Place, has_graph, join_names
 
 #: How many steps are tried, and how many are tried within a tight limit of memory.
 TRIAL_STEPS, TIGHT_TRIAL_STEPS = 4, 2
@@ -200,7 +200,9 @@ class _TrialLoop:
             new = self._take_output(step, output, waiting)
             after = self._take_snapshot()
             writes = versions != read_versions(list_leaves(passed.value))
-            if writes or scope.reach.list_changes(between, after):
+            changed = scope.reach.list_changes(between, after)
+            if writes or changed:
+                self._refuse_records(changed)
                 scope.set_traits(losses_keep=True)
             scope.lift(scope.reach.list_changes(self._snapshot, after), carries=False)
             scope.lift_written(self._constants.list_written())
@@ -222,14 +224,29 @@ class _TrialLoop:
         self._find_unread(len(created) - 1)
         return plain
 
+    def _refuse_records(self, changed: Sequence[Place]) -> None:
+        """Raise InputError if a loss keeps a value, and the backward pass of the cell computes it again."""
+        if not self._call.has_own_backward:
+            return
+        name = type(self._call.cell).__name__
+        raise InputError(
+            f"changes {join_names(changed) if changed else 'the output'}, and {name} computes losses a second "
+            "time in its backward pass",
+            field="loss",
+            accepted="a loss that keeps nothing; or cell=lambda state, x: cell(state, x), which runs step by "
+            "step under autograd",
+        )
+
     def _has_room(self, ends: list[Tensor], steps: int) -> bool:
         """Return whether another step has room, given the tensors in which the graph of some steps ends."""
         if self._limit is None or steps < TIGHT_TRIAL_STEPS:
             return True
         tapes = Tape(0, steps, [], [], ends, self._inputs, [], []).bytes
         gradients = count_bytes(self._scope.list_parameters(self._call))
-        # Autograd adds two gradients of a parameter out of place, and later steps may keep more.
-        return 3 * gradients + tapes * (steps + 3) // steps <= self._limit
+        # Autograd adds two gradients of a parameter out of place, and later steps may keep more. Steps of cells
+        # with a backward pass of their own have many operations on tensors of the size of the state.
+        spare_steps = 8 if self._call.has_own_backward else 3
+        return 3 * gradients + tapes * (steps + spare_steps) // steps <= self._limit
 
     @property
     def _parts(self) -> list[StatePart]:
@@ -543,8 +560,8 @@ def _compare(call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver
             if is_gradient
             else f"{name}.run gives something else than its forward: {problem}",
             field="cell",
-            accepted="a ChunkCell whose run, replay and reverse say the same as its forward; or cell=lambda "
-            "state, x: cell(state, x), which runs step by step under autograd",
+            accepted="a ChunkCell whose run, replay and reverse say the same as its forward; a loss of tensors "
+            "that have no graph from before; or cell=lambda state, x: cell(state, x), which runs step by step",
         ) from None
 
 

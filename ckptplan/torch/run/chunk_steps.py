@@ -86,22 +86,34 @@ def cut_chunks(call: Call, actions: Callable[[], Iterable[Action]]) -> Call:
     return replace(call, steps_type=partial(call.steps_type, cuts=find_cuts(actions())))
 
 
-def refuse_backward_hooks(cell: ChunkCell) -> None:
-    """Raise InputError for hooks on the backward pass of a cell, which no chunk calls."""
-    everywhere = torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks
-    hooked = [
-        f"{type(cell).__name__}{'.' * bool(name)}{name}"
-        for name, module in cell.named_modules()
-        if everywhere or module._backward_hooks or module._backward_pre_hooks
-    ]
-    if hooked:
-        raise InputError(
-            f"{hooked[0]} has a hook on its backward pass{' (one of all modules)' if everywhere else ''}: "
-            "chunks have a backward pass of their own, which does not call it",
-            field="cell",
-            accepted="hooks on the parameters; or cell=lambda state, x: cell(state, x), which runs step "
-            "by step under autograd",
-        )
+def refuse_hooks(cell: ChunkCell) -> None:
+    """Raise InputError for hooks on the forward or the backward pass of a cell, which chunks do not call."""
+    for direction in ("forward", "backward"):
+        kinds = (f"_{direction}_hooks", f"_{direction}_pre_hooks")
+        is_global = any(getattr(torch_module, f"_global{kind}") for kind in kinds)
+        hooked = [
+            f"{type(cell).__name__}{'.' * bool(name)}{name}"
+            for name, module in cell.named_modules()
+            if is_global or any(getattr(module, kind) for kind in kinds)
+        ]
+        if hooked:
+            of_all = " (one of all modules)" if is_global else ""
+            raise InputError(
+                f"{hooked[0]} has a hook on its {direction} pass{of_all}: "
+                f"chunks have a {direction} pass of their own, which does not call it",
+                field="cell",
+                accepted="hooks on the parameters; or cell=lambda state, x: cell(state, x), which runs step "
+                "by step under autograd",
+            )
+
+
+def _order_like(value: Any, like: Any) -> Any:
+    """Return a value with the keys of its dicts in the order of ``like``, which is nested in the same way."""
+    if isinstance(value, dict) and isinstance(like, dict) and value.keys() == like.keys():
+        return {key: _order_like(value[key], like[key]) for key in like}
+    if type(value) is tuple and type(like) is tuple and len(value) == len(like):
+        return tuple(map(_order_like, value, like))
+    return value
 
 
 class _ChunkPart(torch.autograd.Function):
@@ -144,7 +156,6 @@ class ChunkSteps(Steps):
         cuts: steps at which runs in full are cut, so that steps that run in full again do so in the same parts.
     """
 
-    losses_are_terms = False
     has_own_backward = True
 
     def __init__(
@@ -274,13 +285,11 @@ class ChunkSteps(Steps):
         start, stop = cut
         with self._plain():
             if self._log.find(start)[0]:
-                return [
-                    leaf.detach()
-                    for leaf in self._flatten(self._sequence_cell.replay(state, inputs, self._log.cut(*cut)))
-                ]
+                replayed = self._sequence_cell.replay(state, inputs, self._log.cut(*cut))
+                return [leaf.detach() for leaf in self._flatten(_order_like(replayed, state))]
             end, before = self._last_full_run
             new_states, outputs = self._sequence_cell.run(state, inputs, before if end == start else None)
-            states = [leaf.detach() for leaf in self._flatten(new_states)]
+            states = [leaf.detach() for leaf in self._flatten(_order_like(new_states, state))]
             if self._keeps_caches:
                 saved = self._log.add(start, stop, outputs)
             else:
@@ -416,6 +425,10 @@ class ChunkSteps(Steps):
         leaves = [leaf.detach().requires_grad_(is_differentiable(leaf)) for leaf in leaves]
         with torch.enable_grad(), self._context.enter():
             terms = self._take(fill(nest, leaves), cut, is_new=False)
+        if isinstance(self.outputs, SummedLoss) and terms:
+            values = torch.stack([term.detach() for term in terms]).double()
+            self.recomputed_loss += float(values.sum())
+            self.outputs.scale += float(values.abs().sum())
         given = self.outputs.list_gradients(*cut, self._incoming, len(terms))
         pairs = zip(terms, given, strict=True)
         live = [(term, gradient) for term, gradient in pairs if gradient is not None and term.requires_grad]
@@ -435,7 +448,7 @@ class ChunkSteps(Steps):
             if given is None
             else [given]
             if isinstance(like, Tensor)
-            else tree_leaves(given)
+            else tree_leaves(_order_like(given, like))
         )
         if len(flat) != len(tensors):
             raise make_gradients_error(

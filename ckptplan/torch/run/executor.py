@@ -355,9 +355,14 @@ class Executor:
         self._caller_content = None
 
     def _compare_total(self) -> None:
-        if self._verifier is not None and self._swept_total is not None:
-            scale = max(self.outputs.scale, abs(self._swept_total))
-            self._verifier.compare_total(self._swept_total, self._recorded_total, scale)
+        if self._verifier is None or self._swept_total is None:
+            return
+        if self.steps.has_own_backward and all(gradient is None for gradient in self._incoming):
+            # Without a gradient, no loss was computed again.
+            return
+        scale = max(self.outputs.scale, abs(self._swept_total))
+        total = self._recorded_total + self.steps.recomputed_loss
+        self._verifier.compare_total(self._swept_total, total, scale)
 
     def _refuse_lost_gradients(self) -> None:
         """Raise LateStateError if only later steps use a tensor with a graph from before the call.
@@ -475,7 +480,7 @@ class Executor:
         results = self.outputs.release()
         if self._verifier is not None:
             self._verifier.allow(result.dtype for result in results)
-        if isinstance(self.outputs, SummedLoss) and self.steps.losses_are_terms:
+        if isinstance(self.outputs, SummedLoss):
             self._swept_total = float(results[0])
         return results
 

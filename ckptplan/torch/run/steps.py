@@ -189,8 +189,8 @@ class Steps:
         traits: the observed traits of the steps.
     """
 
-    #: Whether the terms of a tape have the values of the losses.
-    losses_are_terms = True
+    #: The sum of the losses that a backward pass of its own computed again; other steps record their losses.
+    recomputed_loss = 0.0
     #: Whether steps have a backward pass of their own, and whether some of them run compiled.
     has_own_backward = is_compiled = False
 

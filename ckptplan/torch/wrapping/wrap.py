@@ -9,6 +9,7 @@ from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ckptplan.errors import InputError, quote_value, refuse_arguments
 from ckptplan.model.plan import Plan
@@ -226,6 +227,8 @@ class MultiStepSequence(StatefulSequence):
         self, inputs: Any, steps: int | None, constants: dict[str, Any], *, losses: Any = None
     ) -> tuple[Callable[[int], Call], int]:
         """Reset the module; return a function that makes the call with pieces of a length, and T."""
+        if torch.is_grad_enabled():
+            _refuse_batch_statistics(self.net)
         sequence = self._prepare(inputs, steps)
         leaves, nest = flatten(sequence)
         sequence = fill(nest, [self._transpose(leaf) for leaf in leaves])
@@ -248,6 +251,18 @@ class MultiStepSequence(StatefulSequence):
     def _transpose(self, tensor: Tensor) -> Tensor:
         """Exchange the axis of time with the first axis."""
         return tensor.transpose(0, self._time_dim)
+
+
+def _refuse_batch_statistics(net: torch.nn.Module) -> None:
+    """Raise InputError for a layer whose statistics are those of all time steps of a call."""
+    for name, module in net.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise InputError(
+                f"normalizes by the mean over all time steps of a call in {name or 'net'} "
+                f"({type(module).__name__}): pieces of the sequence would have other means",
+                field="net",
+                accepted="wrap_layers(net, memory=...), which leaves this layer outside; or net.eval()",
+            )
 
 
 class MultiStepCell:

@@ -1,0 +1,165 @@
+"""Chunks treat states, hooks, limits and batch statistics as single steps do, or say why they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+
+from ckptplan import InputError
+from ckptplan.torch import LIF, ChunkStack, SpikingLayer, bptt, wrap, wrap_layers
+from ckptplan.torch.device.meters import LiveBytes
+from tests.torch.support import assert_close, gradients, plain, read_least
+from tests.torch.zoo import import_quietly
+
+STEPS, TOLERANCE = 60, 0.03
+
+
+def mean(_: int, output: torch.Tensor) -> torch.Tensor:
+    return output.mean()
+
+
+def make_layer(**options: Any) -> SpikingLayer:
+    torch.manual_seed(0)
+    return SpikingLayer(5, 7, threshold=0.3, dtype=torch.float64, **options)
+
+
+@pytest.mark.parametrize("names", [("membrane", "synapse"), ("synapse", "membrane")])
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_the_order_of_the_state_s_names_does_not_matter(names: tuple[str, ...], is_stacked: bool) -> None:
+    layer = make_layer(synapse_decay=0.8)
+    cell: Any = ChunkStack(layer, LIF(7, 4, dtype=torch.float64)) if is_stacked else layer
+    inputs = torch.randn(STEPS, 3, 5, dtype=torch.float64)
+    # The first call has the order of the layer, and tries its steps.
+    for order in (("membrane", "synapse"), names):
+        state: Any = {name: torch.rand(3, 7, dtype=torch.float64) for name in order}
+        state = (state, cell.layers[1].initial_state(3)) if is_stacked else state
+        outputs, final = plain(cell, inputs, state, STEPS)
+        theirs = gradients(sum((mean(0, output) for output in outputs), torch.zeros(())), [layer.weight])
+        result = bptt(cell, inputs, state, mean, memory="100 kB")
+        assert_close(gradients(result.loss, [layer.weight]), theirs, relative=1e-10)
+        ours = result.state[0] if is_stacked else result.state
+        theirs_final = final[0] if is_stacked else final
+        assert_close(
+            [ours[name] for name in names], [theirs_final[name].detach() for name in names], relative=1e-10
+        )
+
+
+def _after(cell: SpikingLayer) -> Any:
+    return cell.register_forward_hook(lambda *_: None)
+
+
+def _before(cell: SpikingLayer) -> Any:
+    return cell.register_forward_pre_hook(lambda *_: None)
+
+
+def _of_all(_: SpikingLayer) -> Any:
+    return register_module_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize("register", [_after, _before, _of_all])
+def test_hooks_on_the_forward_pass_are_refused(register: Callable[[SpikingLayer], Any]) -> None:
+    """Also by a call that equals an earlier one. Without them, and step by step, it runs."""
+    layer, inputs = make_layer(), torch.randn(STEPS, 3, 5, dtype=torch.float64)
+
+    def run(cell: Any) -> None:
+        bptt(cell, inputs, layer.initial_state(3), mean, memory="100 kB").loss.backward()
+
+    run(layer)
+    handle = register(layer)
+    try:
+        with pytest.raises(InputError, match=r"SpikingLayer has a hook on its forward pass.*does not call it"):
+            run(layer)
+        run(lambda state, x: layer(state, x))  # noqa: PLW0108 - no ChunkCell
+    finally:
+        handle.remove()
+    run(layer)
+
+
+@pytest.mark.parametrize("options", [{}, {"adaptation": 0.3}, {"synapse_decay": 0.8, "reset": "zero"}], ids=str)
+def test_all_calls_keep_the_least_limit(options: dict[str, Any]) -> None:
+    """The first call, too, which tries steps under autograd."""
+    torch.manual_seed(0)
+    layer = SpikingLayer(16, 128, threshold=0.3, recurrent=False, **options)
+    inputs, state = torch.randn(STEPS, 32, 16), layer.initial_state(32)
+
+    def run(memory: int) -> None:
+        bptt(layer, inputs, state, mean, memory=memory).loss.backward()
+
+    with pytest.raises(InputError) as caught:
+        run(1)
+    least = read_least(caught.value)
+    for _ in range(3):
+        layer.zero_grad()
+        with LiveBytes() as live:
+            run(least)
+        assert live.peak <= (1 + TOLERANCE) * least
+
+
+def test_batch_statistics_over_all_time_steps_are_refused() -> None:
+    """Pieces would have other means; ``wrap_layers`` leaves such a layer outside."""
+    functional, layer, neuron = (
+        import_quietly(f"spikingjelly.activation_based.{name}") for name in ("functional", "layer", "neuron")
+    )
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(layer.Linear(4, 6), layer.BatchNorm1d(6), neuron.LIFNode()).double()
+    functional.set_step_mode(net, "m")
+    data = torch.rand(STEPS, 3, 4, dtype=torch.float64)
+    wrapped = wrap(net, memory="10 MB", reset=functional.reset_net)
+    with pytest.raises(InputError, match=r"all time steps of a call in 1 \(BatchNorm1d\).*wrap_layers"):
+        wrapped(data)
+    with torch.no_grad():
+        expected = wrapped(data)
+    net.eval()
+    assert wrapped(data).requires_grad
+    net.train()
+    functional.reset_net(net)
+    wrap_layers(net, memory="10 MB")
+    torch.testing.assert_close(net(data), expected)
+
+
+class Warmed:
+    """A loss that weighs with a rate of its own, after more steps than are tried."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+
+    def __call__(self, step: int, output: torch.Tensor) -> torch.Tensor:
+        if step >= 40:
+            self.rate = 0.9 * self.rate + 0.1 * float(output.detach().mean())
+        return (output * (1 + 5 * self.rate)).sum()
+
+
+def test_losses_with_a_memory_are_refused_since_chunks_compute_them_twice() -> None:
+    """In the trial, or after the backward pass if they change later. Step by step they are right."""
+    layer, inputs, history = make_layer(), torch.randn(STEPS, 3, 5, dtype=torch.float64), list[int]()
+    teacher = torch.nn.Linear(5, 7, dtype=torch.float64)
+
+    def record(step: int, output: torch.Tensor) -> torch.Tensor:
+        history.append(step)
+        return output.mean()
+
+    def run(cell: Any, loss: Any) -> None:
+        bptt(cell, inputs, layer.initial_state(3), loss, memory="100 kB").loss.backward()
+
+    def compare(step: int, output: torch.Tensor) -> torch.Tensor:
+        return (output - target[step]).square().mean()
+
+    target = teacher(inputs)
+    with pytest.raises(
+        InputError, match=r"loss: changes history, and SpikingLayer computes losses a second time"
+    ):
+        run(layer, record)
+    assert history == []
+    with pytest.raises(InputError, match=r"loss: the sum of the losses is .* when they are computed again"):
+        run(layer, Warmed())
+    with pytest.raises(
+        InputError, match=r"gradient of target is missing .*a loss of tensors that have no graph"
+    ):
+        run(layer, compare)
+    for loss in (record, Warmed(), compare):
+        run(lambda state, x: layer(state, x), loss)  # noqa: PLW0108 - no ChunkCell
+    assert history == list(range(STEPS))
