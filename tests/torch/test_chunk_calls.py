@@ -99,26 +99,42 @@ def test_all_calls_keep_the_least_limit(options: dict[str, Any]) -> None:
         assert live.peak <= (1 + TOLERANCE) * least
 
 
-def test_batch_statistics_over_all_time_steps_are_refused() -> None:
-    """Pieces would have other means; ``wrap_layers`` leaves such a layer outside."""
-    functional, layer, neuron = (
-        import_quietly(f"spikingjelly.activation_based.{name}") for name in ("functional", "layer", "neuron")
-    )
+FUNCTIONAL, LAYER, NEURON = (
+    import_quietly(f"spikingjelly.activation_based.{name}") for name in ("functional", "layer", "neuron")
+)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LAYER.BatchNorm1d(6), lambda: NEURON.SlidingPSN(k=3)], ids=["BatchNorm", "SlidingPSN"]
+)
+def test_layers_that_read_several_time_steps_at_once_are_refused(make: Callable[[], Any]) -> None:
+    """Pieces would give other results. Without gradients the whole sequence is one call."""
     torch.manual_seed(0)
-    net = torch.nn.Sequential(layer.Linear(4, 6), layer.BatchNorm1d(6), neuron.LIFNode()).double()
-    functional.set_step_mode(net, "m")
+    net = torch.nn.Sequential(LAYER.Linear(4, 6), make(), NEURON.LIFNode()).double()
+    FUNCTIONAL.set_step_mode(net, "m")
     data = torch.rand(STEPS, 3, 4, dtype=torch.float64)
-    wrapped = wrap(net, memory="10 MB", reset=functional.reset_net)
-    with pytest.raises(InputError, match=r"all time steps of a call in 1 \(BatchNorm1d\).*wrap_layers"):
+    wrapped = wrap(net, memory="10 MB", reset=FUNCTIONAL.reset_net)
+    with pytest.raises(InputError, match=r"another gradient if 2 time steps are one call.*wrap_layers"):
         wrapped(data)
     with torch.no_grad():
         expected = wrapped(data)
-    net.eval()
-    assert wrapped(data).requires_grad
-    net.train()
-    functional.reset_net(net)
-    wrap_layers(net, memory="10 MB")
+    if hasattr(net[1], "running_mean"):
+        net.eval()
+        assert wrapped(data).requires_grad
+        net.train()
+    FUNCTIONAL.reset_net(net)
     torch.testing.assert_close(net(data), expected)
+
+
+def test_neurons_between_batch_norms_are_wrapped_one_by_one() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(LAYER.Linear(4, 6), LAYER.BatchNorm1d(6), NEURON.LIFNode()).double()
+    FUNCTIONAL.set_step_mode(net, "m")
+    data = torch.rand(STEPS, 3, 4, dtype=torch.float64)
+    theirs = gradients(net(data).square().mean(), list(net.parameters()))
+    FUNCTIONAL.reset_net(net)
+    wrap_layers(net, memory="10 MB")
+    assert_close(gradients(net(data).square().mean(), list(net.parameters())), theirs, relative=1e-10)
 
 
 class Warmed:

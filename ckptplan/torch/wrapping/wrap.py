@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ckptplan.errors import InputError, quote_value, refuse_arguments
 from ckptplan.model.plan import Plan
@@ -18,6 +18,7 @@ from ckptplan.storage.place import OffloadTo
 from ckptplan.torch.adapters import NorseCell, TorchCell
 from ckptplan.torch.adapters.adapter import describe_place, find_class
 from ckptplan.torch.api import Verify, check_call, read_outputs
+from ckptplan.torch.checking.cuts import COMPARED_STEPS, check_cuts, weigh_outputs
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
 from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
@@ -164,6 +165,8 @@ class MultiStepSequence(StatefulSequence):
     piece: int | None
     #: The pieces of the last call.
     latest: PieceRun | None
+    #: The kinds of calls that may be cut anywhere.
+    _compared_kinds: set[Any]
 
     def __init__(
         self, net: torch.nn.Module, *, time_dim: int = 0, piece: int | None = None, **options: Any
@@ -173,7 +176,7 @@ class MultiStepSequence(StatefulSequence):
         if piece is not None:
             check_count("piece", piece)
         super().__init__(net, **options)
-        vars(self).update(_time_dim=time_dim, piece=piece, latest=None)
+        vars(self).update(_time_dim=time_dim, piece=piece, latest=None, _compared_kinds=set())
 
     @as_entry
     def forward(self, *inputs: Any, steps: int | None = None, **constants: Any) -> Any:
@@ -209,10 +212,12 @@ class MultiStepSequence(StatefulSequence):
         return check_call(make_call(length), self._user_plan, self._memory)
 
     def _run_pieces(self, inputs: Any, steps: int | None, constants: Any, *, losses: Any = None) -> Results:
-        make_call, count = self._make_calls(inputs, steps, constants, losses=losses)
+        make_call, count = self._make_calls(inputs, steps, constants)
         with self._explain_errors():
+            if torch.is_grad_enabled() and self._options["verify"] and count >= COMPARED_STEPS:
+                self._check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
             piece_run, results = run_pieces(
-                make_call,
+                partial(make_call, losses=losses),
                 count,
                 plan=self._user_plan,
                 memory=self._memory,
@@ -223,19 +228,24 @@ class MultiStepSequence(StatefulSequence):
             vars(self).update(latest=piece_run, plan=piece_run.plan)
         return results
 
+    def _check_cuts(self, make_call: Callable[[int], Call]) -> None:
+        """Compare calls of one and of several time steps, once for a kind of call. Raises InputError."""
+        kind = make_call(1).describe_kind(), *(module.training for module in self.net.modules())
+        if kind not in self._compared_kinds:
+            check_cuts(make_call)
+            self._compared_kinds.add(kind)
+
     def _make_calls(
-        self, inputs: Any, steps: int | None, constants: dict[str, Any], *, losses: Any = None
-    ) -> tuple[Callable[[int], Call], int]:
+        self, inputs: Any, steps: int | None, constants: dict[str, Any]
+    ) -> tuple[Callable[..., Call], int]:
         """Reset the module; return a function that makes the call with pieces of a length, and T."""
-        if torch.is_grad_enabled():
-            _refuse_batch_statistics(self.net)
         sequence = self._prepare(inputs, steps)
         leaves, nest = flatten(sequence)
         sequence = fill(nest, [self._transpose(leaf) for leaf in leaves])
         count = PieceInputs(sequence, 1).steps
         cell = MultiStepCell(self.net, constants, self._time_dim)
 
-        def make_call(length: int) -> Call:
+        def make_call(length: int, losses: Mapping[str, Any] | None = None) -> Call:
             pieces = [PieceLoss(loss, length, name == "loss") for name, loss in (losses or {}).items()]
             return Call(
                 cell=cell,
@@ -251,18 +261,6 @@ class MultiStepSequence(StatefulSequence):
     def _transpose(self, tensor: Tensor) -> Tensor:
         """Exchange the axis of time with the first axis."""
         return tensor.transpose(0, self._time_dim)
-
-
-def _refuse_batch_statistics(net: torch.nn.Module) -> None:
-    """Raise InputError for a layer whose statistics are those of all time steps of a call."""
-    for name, module in net.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise InputError(
-                f"normalizes by the mean over all time steps of a call in {name or 'net'} "
-                f"({type(module).__name__}): pieces of the sequence would have other means",
-                field="net",
-                accepted="wrap_layers(net, memory=...), which leaves this layer outside; or net.eval()",
-            )
 
 
 class MultiStepCell:
