@@ -67,9 +67,9 @@ class PieceInputs(Inputs):
 
     def take_first(self, steps: int) -> Inputs:
         if self._sizes:
-            # All sequences have the first time steps, which take the most memory.
-            leaves = [leaf[: self._bounds[steps]] for leaf in self.leaves]
-            sizes: Tensor | None = torch.cat(self._sizes[:steps])
+            # Later pieces have fewer sequences, and a plan has to have room for the first one.
+            leaves = [leaf[: self._bounds[1]].repeat(steps, 1) for leaf in self.leaves]
+            sizes: Tensor | None = self._sizes[0].repeat(steps)
         else:
             leaves, sizes = self.cut(0, steps)[0], None
         given = fill(self.nest, detach_inputs(leaves))
