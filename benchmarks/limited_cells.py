@@ -1,12 +1,14 @@
 """Cells whose calls have to stay within a limit of memory: usual ones, and cells whose steps differ.
 
-Each function makes a call anew: the call takes a limit of memory, and trains once.
+Each function makes another call, which takes a limit of memory and trains once. Tests run some of them with
+fewer steps, and compare their gradients with those of a plain loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,23 +25,50 @@ STEPS = 72
 Train = Callable[[Any], object]
 
 
+@dataclass(frozen=True)
+class Job:
+    """A call that trains within a limit of memory, and the gradients that tests compare.
+
+    Arguments:
+        run: takes the limit, and runs the forward and the backward pass.
+        wanted: the tensors whose gradients are compared.
+        relative: the share of its largest entry by which a gradient may differ.
+        beside: the bytes of tensors that the job computes for the call, which are none of the call's.
+        tolerance: the share of a limit by which a call may pass it.
+    """
+
+    run: Train
+    wanted: Sequence[Tensor] = ()
+    relative: float = 1e-3
+    beside: int = 0
+    tolerance: float = 0.03
+
+    def __call__(self, memory: Any) -> object:
+        """Train once within a limit."""
+        return self.run(memory)
+
+
 def mean_square(_: int, output: Tensor) -> Tensor:
     """Return the loss of a step."""
     return output.square().mean()
 
 
-def make_call(cell: Any, inputs: Any, state: Any, **options: Any) -> Train:
-    """Return a call that trains a cell within a limit."""
+def make_call(
+    cell: Any, inputs: Any, state: Any, *, wanted: Any = None, relative: float = 1e-3, **options: Any
+) -> Job:
+    """Return a call that trains a cell within a limit. Its parameters are wanted, unless others are."""
     if not options.keys() & {"loss", "chunk_loss", "final_loss"}:
         options["loss"] = mean_square
+    if wanted is None:
+        wanted = cell.parameters() if isinstance(cell, nn.Module) else ()
 
     def train(memory: Any) -> object:
         return bptt(cell, inputs, state, memory=memory, **options).loss.backward()
 
-    return train
+    return Job(train, list(wanted), relative)
 
 
-def make_wrapped(net: nn.Module, data: Any, **options: Any) -> Train:
+def make_wrapped(net: nn.Module, data: Any, **options: Any) -> Job:
     """Return a call that trains a wrapped module; its outputs are a part of the limit."""
     wrapped: dict[Any, Any] = {}
 
@@ -52,7 +81,7 @@ def make_wrapped(net: nn.Module, data: Any, **options: Any) -> Train:
         # The limit leaves out what the caller's loss makes of the outputs: a sum makes nothing.
         return outputs.sum().backward()
 
-    return train
+    return Job(train, list(net.parameters()))
 
 
 def make_gru(inputs: int = 16, neurons: int = 64, **options: Any) -> Any:
@@ -60,9 +89,9 @@ def make_gru(inputs: int = 16, neurons: int = 64, **options: Any) -> Any:
     return TorchCell(nn.GRUCell(inputs, neurons, **options))
 
 
-def draw(*shape: int, **options: Any) -> Tensor:
+def draw(*shape: int, steps: int = STEPS, **options: Any) -> Tensor:
     """Return inputs of shape (T, B, ...)."""
-    return torch.randn(STEPS, *shape, **options)
+    return torch.randn(steps, *shape, **options)
 
 
 # Usual cells
@@ -87,15 +116,15 @@ def half_precision() -> Train:
     return make_call(cell, draw(8, 64).bfloat16(), torch.zeros(8, 64, dtype=torch.bfloat16))
 
 
-def large_batch() -> Train:
-    return make_call(make_gru(neurons=32), draw(128, 16), None)
+def large_batch(batch: int = 128, steps: int = STEPS) -> Job:
+    return make_call(make_gru(neurons=32), draw(batch, 16, steps=steps), None)
 
 
-def input_gradients() -> Train:
-    return make_call(TorchCell(nn.LSTMCell(16, 32)), draw(16, 16, requires_grad=True), None)
+def input_gradients(steps: int = STEPS) -> Job:
+    return make_call(TorchCell(nn.LSTMCell(16, 32)), draw(16, 16, steps=steps, requires_grad=True), None)
 
 
-def convolution() -> Train:
+def convolution() -> Job:
     gates, zeros = nn.Conv2d(12, 32, 3, padding=1), torch.zeros(4, 8, 8, 8)
 
     def cell(state: Any, x: Tensor) -> Any:
@@ -104,7 +133,7 @@ def convolution() -> Train:
         output = o.sigmoid() * memory.tanh()
         return (output, memory), output
 
-    return make_call(cell, torch.randn(40, 4, 4, 8, 8), (zeros, zeros))
+    return make_call(cell, torch.randn(40, 4, 4, 8, 8), (zeros, zeros), wanted=gates.parameters())
 
 
 class Layers(nn.Module):
@@ -122,8 +151,8 @@ class Layers(nn.Module):
         return (below, above), above
 
 
-def batch_norm() -> Train:
-    return make_call(Layers(), draw(8, 16), (torch.zeros(8, 32), torch.zeros(8, 32)))
+def batch_norm(steps: int = STEPS) -> Job:
+    return make_call(Layers(), draw(8, 16, steps=steps), (torch.zeros(8, 32), torch.zeros(8, 32)))
 
 
 def layer_norm() -> Train:
@@ -146,20 +175,20 @@ def noise() -> Train:
     return make_call(cell, draw(8, 16), torch.zeros(8, 64))
 
 
-def autocast() -> Train:
+def autocast(steps: int = STEPS) -> Job:
     linear = nn.Linear(64, 64)
 
     def cell(state: Tensor, x: Tensor) -> Any:
         state = torch.tanh(linear(x) + linear(state))
         return state, state
 
-    call = make_call(cell, draw(8, 64), torch.zeros(8, 64))
+    call = make_call(cell, draw(8, 64, steps=steps), torch.zeros(8, 64))
 
     def train(memory: Any) -> object:
         with torch.autocast("cpu", torch.bfloat16):
             return call(memory)
 
-    return train
+    return Job(train, list(linear.parameters()), relative=0.05)
 
 
 def spikes() -> Train:
@@ -196,12 +225,12 @@ def spiking_layer() -> Train:
     return make_call(cell, draw(8, 16), cell.initial_state(8))
 
 
-def lstm_layers() -> Train:
-    return make_wrapped(nn.LSTM(16, 32, num_layers=2), draw(8, 16))
+def lstm_layers(steps: int = STEPS) -> Job:
+    return make_wrapped(nn.LSTM(16, 32, num_layers=2), draw(8, 16, steps=steps))
 
 
-def bidirectional_layer() -> Train:
-    return make_wrapped(nn.GRU(16, 32, bidirectional=True), draw(8, 16))
+def bidirectional_layer(steps: int = STEPS) -> Job:
+    return make_wrapped(nn.GRU(16, 32, bidirectional=True), draw(8, 16, steps=steps))
 
 
 def packed_sequence() -> Train:
@@ -212,24 +241,28 @@ def packed_sequence() -> Train:
 # Losses
 
 
-def final_loss() -> Train:
+def final_loss(steps: int = STEPS) -> Job:
     head = nn.Sequential(nn.Linear(32, 500), nn.Tanh(), nn.Linear(500, 10))
 
     def loss(state: Tensor) -> Tensor:
         output: Tensor = head(state)
         return output.square().mean()
 
-    return make_call(make_gru(neurons=32), draw(8, 16), torch.zeros(8, 32), final_loss=loss)
+    cell = make_gru(neurons=32)
+    wanted = [*cell.parameters(), *head.parameters()]
+    return make_call(cell, draw(8, 16, steps=steps), torch.zeros(8, 32), wanted=wanted, final_loss=loss)
 
 
-def chunk_loss() -> Train:
+def chunk_loss(steps: int = STEPS) -> Job:
     readout = nn.Linear(32, 200)
 
     def loss(_: int, outputs: Tensor) -> Tensor:
         read: Tensor = readout(outputs)
         return read.square().mean((1, 2)).sum()
 
-    return make_call(make_gru(neurons=32), draw(8, 16), torch.zeros(8, 32), chunk_loss=loss)
+    cell = make_gru(neurons=32)
+    wanted = [*cell.parameters(), *readout.parameters()]
+    return make_call(cell, draw(8, 16, steps=steps), torch.zeros(8, 32), wanted=wanted, chunk_loss=loss)
 
 
 def many_classes() -> Train:
@@ -270,7 +303,7 @@ def growing_state() -> Train:
     return make_call(cell, draw(8, 16), torch.zeros(1, 8, 16))
 
 
-def window_of_states() -> Train:
+def window_of_states(steps: int = STEPS) -> Job:
     query, value = nn.Linear(16, 32), nn.Linear(16, 32)
 
     def cell(state: Tensor, x: Tensor) -> Any:
@@ -278,7 +311,8 @@ def window_of_states() -> Train:
         weights = (state * query(x)).sum(-1, keepdim=True).softmax(0)
         return state, (weights * state).sum(0)
 
-    return make_call(cell, draw(8, 16), torch.zeros(1, 8, 32))
+    wanted = [*query.parameters(), *value.parameters()]
+    return make_call(cell, draw(8, 16, steps=steps), torch.zeros(1, 8, 32), wanted=wanted)
 
 
 def changing_depth() -> Train:
@@ -293,7 +327,7 @@ def changing_depth() -> Train:
     return make_call(cell, draw(8, 32), (torch.zeros(8, 32), 0))
 
 
-def part_that_runs_late() -> Train:
+def part_that_runs_late(steps: int = STEPS) -> Job:
     fast = nn.GRUCell(16, 16)
     slow = nn.Sequential(nn.Linear(16, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 16))
 
@@ -304,10 +338,11 @@ def part_that_runs_late() -> Train:
         h = fast(x, h)
         return (h, step + 1), h
 
-    return make_call(cell, draw(4, 16), (torch.zeros(4, 16), 0), parameters=[*slow.parameters()])
+    wanted, named = [*fast.parameters(), *slow.parameters()], [*slow.parameters()]
+    return make_call(cell, draw(4, 16, steps=steps), (torch.zeros(4, 16), 0), wanted=wanted, parameters=named)
 
 
-def data_dependent() -> Train:
+def data_dependent(steps: int = STEPS) -> Job:
     small = nn.Linear(6, 6)
     large = nn.Sequential(nn.Linear(6, 500), nn.Tanh(), nn.Linear(500, 6))
 
@@ -318,9 +353,10 @@ def data_dependent() -> Train:
         state = torch.tanh(0.7 * state + 0.1 * small(state) + 0.1 * x)
         return state, state
 
-    inputs = draw(16, 6).clamp(max=0.9)
-    inputs[STEPS // 2 :, :, 0] = 2
-    return make_call(cell, inputs, torch.zeros(16, 6), parameters=[*large.parameters()])
+    inputs = draw(16, 6, steps=steps).clamp(max=0.9)
+    inputs[steps // 2 :, :, 0] = 2
+    wanted = [*small.parameters(), *large.parameters()]
+    return make_call(cell, inputs, torch.zeros(16, 6), wanted=wanted, parameters=[*large.parameters()])
 
 
 def inner_gradients() -> Train:
@@ -443,15 +479,15 @@ def late_state() -> Train:
     return make_wrapped(Kept(STEPS // 2), draw(16, 32), reset=Kept.reset)
 
 
-def sum_of_losses() -> Train:
-    net, data, wrapped = Kept(), draw(16, 32), dict[Any, Any]()
+def sum_of_losses(late: int = STEPS, steps: int = STEPS) -> Job:
+    net, data, wrapped = Kept(late), draw(16, 32, steps=steps), dict[Any, Any]()
 
     def train(memory: Any) -> object:
         if memory not in wrapped:
             wrapped[memory] = wrap(net, memory=memory, reset=Kept.reset)
         return wrapped[memory].bptt(data, loss=mean_square).backward()
 
-    return train
+    return Job(train, list(net.parameters()))
 
 
 class ManySteps(nn.Module):

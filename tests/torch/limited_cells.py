@@ -1,9 +1,8 @@
-"""Calls that have to stay within a limit of memory: usual cells, and cells whose steps keep unusual things."""
+"""Calls that have to stay within a limit of memory: some of ``benchmarks``, and cells with unusual steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,63 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckptplan.torch import LIF, bptt, scan, unroll, wrap
+from benchmarks import limited_cells as cells
+from benchmarks.limited_cells import Job, make_call, make_wrapped
+from ckptplan.torch import LIF, scan, unroll
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.surrogates import FastSigmoid, Spike
 from tests.torch.zoo import import_quietly
 
 STEPS = 48
-
-
-@dataclass(frozen=True)
-class Job:
-    """A call that trains within a limit of memory.
-
-    Arguments:
-        run: takes the limit, and runs the forward and the backward pass.
-        wanted: the tensors whose gradients are compared.
-        relative: the share of its largest entry by which a gradient may differ.
-        beside: the bytes of tensors that the job computes for the call, which are none of the call's.
-        tolerance: the share of a limit by which a call may pass it.
-    """
-
-    run: Callable[[Any], object]
-    wanted: Sequence[Tensor]
-    relative: float = 1e-3
-    beside: int = 0
-    tolerance: float = 0.03
-
-
-def mean_square(_: int, output: Tensor) -> Tensor:
-    """The loss of a step."""
-    return output.square().mean()
-
-
-def train(
-    cell: Any, inputs: Any, state: Any, *, wanted: Any = None, relative: float = 1e-3, **options: Any
-) -> Job:
-    """Return a job that runs ``bptt``."""
-    if not options.keys() & {"chunk_loss", "final_loss", "loss"}:
-        options["loss"] = mean_square
-    wanted = list(cell.parameters() if wanted is None else wanted)
-
-    def run(memory: Any) -> object:
-        return bptt(cell, inputs, state, memory=memory, **options).loss.backward()
-
-    return Job(run, wanted, relative)
-
-
-def train_outputs(net: Any, inputs: Any, *, read: Any = torch.sum, **options: Any) -> Job:
-    """Return a job that runs a wrapped network, made once for each limit, and a loss of its outputs."""
-    made: dict[Any, Any] = {}
-
-    def run(memory: Any) -> object:
-        if memory not in made:
-            made[memory] = wrap(net, memory=memory, **options)
-        outputs = made[memory](inputs)
-        return read(outputs[0] if isinstance(outputs, tuple) else outputs).backward()
-
-    return Job(run, list(net.parameters()))
 
 
 class Stepping(nn.Module):
@@ -88,36 +38,10 @@ def train_step(step: Any, *shape: int, batch: int = 16, count: bool = False, **o
     """Return a job of a ``Stepping`` whose state is of a shape; ``count`` adds the number of the step to it."""
     cell, state = Stepping(step, **options), torch.zeros(batch, *shape)
     given = (state, 0) if count else state
-    return train(cell, torch.randn(STEPS, batch, 16), given, parameters=cell.parameters())
+    return make_call(cell, torch.randn(STEPS, batch, 16), given, parameters=cell.parameters())
 
 
 # Usual cells
-
-
-def convolution() -> Job:
-    gates, zeros = nn.Conv2d(12, 32, 3, padding=1), torch.zeros(4, 8, 8, 8)
-
-    def cell(state: Any, x: Tensor) -> Any:
-        i, f, o, g = gates(torch.cat([x, state[0]], 1)).chunk(4, 1)
-        memory = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-        output = o.sigmoid() * memory.tanh()
-        return (output, memory), output
-
-    return train(cell, torch.randn(40, 4, 4, 8, 8), (zeros, zeros), wanted=gates.parameters())
-
-
-class Layers(nn.Module):
-    """Two layers with dropout and BatchNorm between them; the state is a tuple."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.below, self.above = nn.GRUCell(16, 32), nn.GRUCell(32, 32)
-        self.norm = nn.BatchNorm1d(32)
-
-    def forward(self, state: Any, x: Tensor) -> Any:
-        below = self.below(x, state[0])
-        above = self.above(nn.functional.dropout(self.norm(below)), state[1])
-        return (below, above), above
 
 
 def spiking_convolution() -> Job:
@@ -128,37 +52,19 @@ def spiking_convolution() -> Job:
         spikes = Spike.apply(state - 0.5, FastSigmoid(10.0))  # type: ignore[no-untyped-call]
         return state - spikes.detach(), spikes
 
-    return train(cell, torch.randn(60, 8, 2, 12, 12), torch.zeros(8, 8, 12, 12), wanted=conv.parameters())
+    return make_call(cell, torch.randn(60, 8, 2, 12, 12), torch.zeros(8, 8, 12, 12), wanted=conv.parameters())
 
 
 def neurons() -> Job:
     cell = LIF(16, 64, threshold=0.2)
-    return train(cell, torch.randn(200, 64, 16), cell.initial_state(64))
+    return make_call(cell, torch.randn(200, 64, 16), cell.initial_state(64))
 
 
-def autocast() -> Job:
-    linear = nn.Linear(64, 64)
-
-    def cell(state: Tensor, x: Tensor) -> Any:
-        state = torch.tanh(linear(x) + linear(state))
-        return state, state
-
-    job = train(cell, torch.randn(STEPS, 8, 64), torch.zeros(8, 64), wanted=linear.parameters())
-
-    def run(memory: Any) -> object:
-        with torch.autocast("cpu", torch.bfloat16):
-            return job.run(memory)
-
-    return Job(run, job.wanted, 0.05)
-
-
-def module(
-    kind: Any, batch: int, *, width: int = 16, steps: int = STEPS, dtype: Any = None, **options: Any
-) -> Job:
+def module(kind: Any, batch: int, *, width: int = 16, steps: int = STEPS, dtype: Any = None) -> Job:
     """A cell of PyTorch."""
     cell = TorchCell(kind.to(dtype))
     relative = 1e-3 if dtype is None else 0.1
-    return train(cell, torch.randn(steps, batch, width, dtype=dtype, **options), None, relative=relative)
+    return make_call(cell, torch.randn(steps, batch, width, dtype=dtype), None, relative=relative)
 
 
 # States
@@ -170,13 +76,6 @@ def attend_all(cell: Any, state: Any, x: Tensor) -> Any:
     weights = torch.softmax((before * last[:, None]).sum(-1), 1)
     last = torch.tanh(last + (weights[..., None] * before).sum(1))
     return torch.cat([before, last[:, None]], 1), last
-
-
-def attend_window(cell: Any, state: Any, x: Tensor) -> Any:
-    last = cell.gru(x, state[:, -1])
-    shares = torch.softmax((state * cell.inner(x)[:, None]).sum(-1), 1)
-    last = torch.tanh(last + (shares[..., None] * state).sum(1))
-    return torch.cat([state[:, 1:], last[:, None]], 1), last
 
 
 def remember(most: int, cell: Any, state: Any, x: Tensor) -> Any:
@@ -205,36 +104,6 @@ def mix_neighbours(cell: Any, state: Tensor, x: Tensor) -> Any:
     return state, state.mean(1)
 
 
-class Kept(nn.Module):
-    """A network that keeps its state, and a second part of it from a later step on."""
-
-    def __init__(self, late: int) -> None:
-        super().__init__()
-        self.linear, self.late = nn.Linear(32, 64), late
-        self.reset()
-
-    def reset(self) -> None:
-        self.h, self.trace, self.step = torch.zeros(16, 64), torch.zeros(()), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.step += 1
-        self.h = torch.tanh(self.linear(x) + 0.5 * self.h)
-        if self.step > self.late:
-            self.trace = 0.9 * self.trace + self.h
-        return self.h + 0.1 * self.trace
-
-
-def kept_state(late: int) -> Job:
-    net, data, wrapped = Kept(late), torch.randn(STEPS, 16, 32), dict[Any, Any]()
-
-    def run(memory: Any) -> object:
-        if memory not in wrapped:
-            wrapped[memory] = wrap(net, memory=memory, reset=Kept.reset)
-        return wrapped[memory].bptt(data, loss=mean_square).backward()
-
-    return Job(run, list(net.parameters()))
-
-
 class KeepsThree(nn.Module):
     """Keeps its last three states in a list."""
 
@@ -255,7 +124,7 @@ def leaky_layers() -> Job:
     net = nn.Sequential()
     for before, after in ((64, 96), (96, 96), (96, 2)):
         net.extend([nn.Linear(before, after), snntorch.Leaky(beta=0.9, init_hidden=True)])
-    return train_outputs(net, torch.randn(60, 4, 64), reset=utils.reset)
+    return make_wrapped(net, torch.randn(60, 4, 64), reset=utils.reset)
 
 
 # Steps that differ
@@ -266,13 +135,6 @@ def use_late(cell: Any, state: Any, x: Tensor) -> Any:
     h, step = state
     h = cell.gru(x, h)
     return (h + cell.wide(h) if step > cell.late else h, step + 1), h
-
-
-def use_rarely(cell: Any, state: Any, x: Tensor) -> Any:
-    """A large part of the network runs in every fortieth step only."""
-    h, step = state
-    h = cell.gru(x, h + cell.wide(h) if step % 40 == 39 else h)
-    return (h, step + 1), h
 
 
 def burst(cell: Any, state: Any, x: Tensor) -> Any:
@@ -294,24 +156,6 @@ def scratch(cell: Any, state: Any, x: Tensor) -> Any:
     return (h, step + 1), h
 
 
-def data_dependent() -> Job:
-    """The data decide which examples pass through large layers, from the second half on."""
-    small = nn.Linear(6, 6)
-    large = nn.Sequential(nn.Linear(6, 500), nn.Tanh(), nn.Linear(500, 6))
-
-    def cell(state: Tensor, x: Tensor) -> Any:
-        chosen = (x[:, 0] > 1).nonzero()[:, 0]
-        if len(chosen):
-            state = state.index_add(0, chosen, large(state[chosen] + x[chosen]))
-        state = torch.tanh(0.7 * state + 0.1 * small(state) + 0.1 * x)
-        return state, state
-
-    inputs = torch.randn(STEPS, 16, 6).clamp(max=0.9)
-    inputs[STEPS // 2 :, :, 0] = 2
-    wanted = [*small.parameters(), *large.parameters()]
-    return train(cell, inputs, torch.zeros(16, 6), wanted=wanted, parameters=[*large.parameters()])
-
-
 class Widening(nn.Module):
     """Uses its largest layer, which is more than all else, from the tenth step on."""
 
@@ -329,29 +173,7 @@ class Widening(nn.Module):
 
 def largest_late() -> Job:
     cell = Widening()
-    return train(cell, torch.randn(40, 1, 16), (torch.zeros(1, 64), 0), parameters=cell.parameters())
-
-
-# Losses
-
-
-def final_loss() -> Job:
-    head = nn.Sequential(nn.Linear(32, 500), nn.Tanh(), nn.Linear(500, 10))
-    cell = TorchCell(nn.GRUCell(16, 32))
-    wanted = [*cell.parameters(), *head.parameters()]
-    inputs, state = torch.randn(STEPS, 8, 16), torch.zeros(8, 32)
-    return train(cell, inputs, state, wanted=wanted, final_loss=lambda end: head(end).square().mean())
-
-
-def chunk_loss() -> Job:
-    readout, cell = nn.Linear(32, 200), TorchCell(nn.GRUCell(16, 32))
-
-    def loss(_: int, outputs: Tensor) -> Tensor:
-        read: Tensor = readout(outputs)
-        return read.square().mean((1, 2)).sum()
-
-    wanted = [*cell.parameters(), *readout.parameters()]
-    return train(cell, torch.randn(STEPS, 8, 16), torch.zeros(8, 32), wanted=wanted, chunk_loss=loss)
+    return make_call(cell, torch.randn(40, 1, 16), (torch.zeros(1, 64), 0), parameters=cell.parameters())
 
 
 def rare_loss() -> Job:
@@ -365,7 +187,37 @@ def rare_loss() -> Job:
 
     named = [*head.parameters()]
     inputs, state = torch.randn(96, 8, 48), torch.zeros(8, 48)
-    return train(cell, inputs, state, wanted=[*cell.parameters(), *named], loss=loss, parameters=named)
+    return make_call(cell, inputs, state, wanted=[*cell.parameters(), *named], loss=loss, parameters=named)
+
+
+def sum_late(step: int, output: Tensor) -> Tensor:
+    """A loss of the last steps; those before have none, and no gradient."""
+    return output.square().sum() if step >= 80 else torch.zeros(())
+
+
+def late_loss(kind: str) -> Job:
+    """The first steps show no gradient: the state, which is passed or kept, shows that there is one."""
+    linear, inputs, start = nn.Linear(8, 32), torch.randn(90, 4, 8), torch.zeros(4, 32)
+    holder = SimpleNamespace(h=start)
+
+    def pass_on(state: Tensor, x: Tensor) -> Any:
+        state = torch.tanh(linear(x) + 0.9 * state)
+        return state, state
+
+    def keep(state: Tensor, x: Tensor) -> Any:
+        holder.h = torch.tanh(linear(x) + 0.9 * holder.h)
+        return state, holder.h
+
+    spiking = LIF(8, 32, threshold=0.3)
+    cell = {"passed": pass_on, "kept": keep, "LIF": spiking}[kind]
+    wanted = list(spiking.parameters() if kind == "LIF" else linear.parameters())
+    job = make_call(cell, inputs, start, wanted=wanted, loss=sum_late)
+
+    def run(memory: Any) -> object:
+        holder.h = start
+        return job.run(memory)
+
+    return Job(run, wanted)
 
 
 # What operations keep
@@ -499,7 +351,7 @@ def transforms() -> Job:
     def cell(state: Tensor, x: Tensor) -> Any:
         return (torch.tanh(slope(state) + x @ weight),) * 2
 
-    job = train(cell, inputs, torch.zeros(64, 64), wanted=[weight])
+    job = make_call(cell, inputs, torch.zeros(64, 64), wanted=[weight])
     return Job(job.run, job.wanted, tolerance=0.2)
 
 
@@ -533,7 +385,7 @@ def holding_parameter() -> Job:
         return state, state
 
     inputs, state = torch.randn(60, 16, 32), torch.zeros(16, 32)
-    return train(cell, inputs, state, wanted=[weight, *layer.parameters()])
+    return make_call(cell, inputs, state, wanted=[weight, *layer.parameters()])
 
 
 def masked() -> Job:
@@ -566,47 +418,44 @@ def outputs(read: Any) -> Job:
     return Job(run, list(cell.parameters()))
 
 
-def layer(kind: Any, **options: Any) -> Job:
-    return train_outputs(kind(16, 32, **options), torch.randn(64, 8, 16))
-
-
 CELLS: dict[str, Callable[[], Job]] = {
     "GRU": lambda: module(nn.GRUCell(16, 64), 8),
-    "LSTM, gradients of inputs": lambda: module(nn.LSTMCell(16, 32), 16, requires_grad=True),
-    "large batch": lambda: module(nn.GRUCell(16, 32), 256),
+    "LSTM, gradients of inputs": partial(cells.input_gradients, STEPS),
+    "large batch": partial(cells.large_batch, 256, STEPS),
     "large weights": lambda: module(nn.GRUCell(16, 250), 1),
     "bfloat16": lambda: module(nn.GRUCell(16, 32), 512, dtype=torch.bfloat16),
     "long sequence": lambda: module(nn.GRUCell(8, 8), 2, width=8, steps=400),
     "three steps": lambda: module(nn.GRUCell(16, 64), 8, steps=3),
     "one step": lambda: module(nn.GRUCell(16, 64), 8, steps=1),
-    "convolution": convolution,
-    "layers": lambda: train(Layers(), torch.randn(STEPS, 8, 16), (torch.zeros(8, 32), torch.zeros(8, 32))),
+    "convolution": cells.convolution,
+    "layers": partial(cells.batch_norm, STEPS),
     "spiking convolution": spiking_convolution,
     "LIF": neurons,
-    "autocast": autocast,
+    "autocast": partial(cells.autocast, STEPS),
     "state that grows": lambda: train_step(attend_all, 1, 24),
-    "window of states": lambda: train_step(attend_window, 16, 24),
+    "window of states": partial(cells.window_of_states, STEPS),
     "state that grows 10 times": lambda: train_step(partial(remember, 10), 2, 24),
     "state that grows 30 times": lambda: train_step(partial(remember, 30), 2, 24),
     "state that grows until the end": lambda: train_step(partial(remember, STEPS - 1), 2, 24),
     "delay line": lambda: train_step(delay, 10, 24),
     "fast weights": lambda: train_step(learn_fast, 24, 24),
     "large workspace": lambda: train_step(mix_neighbours, 20, 24),
-    "kept state": lambda: kept_state(STEPS),
-    "kept state that begins late": lambda: kept_state(STEPS // 2),
-    "list of states": lambda: train_outputs(
+    "kept state": partial(cells.sum_of_losses, STEPS, STEPS),
+    "kept state that begins late": partial(cells.sum_of_losses, STEPS // 2, STEPS),
+    "list of states": lambda: make_wrapped(
         KeepsThree(), torch.randn(STEPS, 8, 16), reset=lambda net: setattr(net, "kept", [])
     ),
     "snnTorch": leaky_layers,
     "part that runs late": lambda: train_step(use_late, 24, batch=8, count=True, late=30),
-    "part that runs rarely": lambda: train_step(use_rarely, 24, batch=4, count=True),
+    "part that runs rarely": partial(cells.part_that_runs_late, STEPS),
     "two large steps": lambda: train_step(burst, 24, count=True),
     "workspace of later steps": lambda: train_step(scratch, 24, count=True, late=0),
-    "data decide": data_dependent,
+    "data decide": partial(cells.data_dependent, STEPS),
     "largest weight late": largest_late,
-    "loss of the final state": final_loss,
-    "loss of chunks": chunk_loss,
+    "loss of the final state": partial(cells.final_loss, STEPS),
+    "loss of chunks": partial(cells.chunk_loss, STEPS),
     "loss of some steps": rare_loss,
+    **{f"loss of the last steps, {kind}": partial(late_loss, kind) for kind in ("passed", "kept", "LIF")},
     "checkpoint inside": lambda: train_step(run_again, 24),
     "checkpoints inside": lambda: train_step(run_parts_again, 24),
     **{f"kept in {where}": partial(train_step, partial(keep, where), 24) for where in HIDDEN},
@@ -617,7 +466,7 @@ CELLS: dict[str, Callable[[], Job]] = {
     "mask": masked,
     "outputs": lambda: outputs(torch.sum),
     "last output": lambda: outputs(lambda stacked: stacked[-1].sum()),
-    "wrapped GRUCell": lambda: layer(nn.GRUCell),
-    "wrapped LSTM": lambda: layer(nn.LSTM, num_layers=2),
-    "wrapped GRU, both ways": lambda: layer(nn.GRU, bidirectional=True),
+    "wrapped GRUCell": lambda: make_wrapped(nn.GRUCell(16, 32), torch.randn(64, 8, 16)),
+    "wrapped LSTM": partial(cells.lstm_layers, 64),
+    "wrapped GRU, both ways": partial(cells.bidirectional_layer, 64),
 }

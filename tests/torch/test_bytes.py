@@ -23,20 +23,17 @@ from tests.torch.support import gradients, plan_of
 STEPS, BATCH, NEURONS = 33, 3, 8
 
 
-def gru() -> tuple[Any, Any]:
-    return TorchCell(torch.nn.GRUCell(5, NEURONS)), torch.zeros(BATCH, NEURONS)
+def zeros() -> torch.Tensor:
+    return torch.zeros(BATCH, NEURONS)
 
 
-def lstm() -> tuple[Any, Any]:
-    return TorchCell(torch.nn.LSTMCell(5, NEURONS)), (torch.zeros(BATCH, NEURONS), torch.zeros(BATCH, NEURONS))
-
-
-def tanh() -> tuple[Any, Any]:
-    return TorchCell(torch.nn.RNNCell(5, NEURONS)), torch.zeros(BATCH, NEURONS)
-
-
-def lif() -> tuple[Any, Any]:
-    return LIF(5, NEURONS), torch.zeros(BATCH, NEURONS)
+#: Cells with their first states, made again for each test.
+CELLS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "gru": lambda: (TorchCell(torch.nn.GRUCell(5, NEURONS)), zeros()),
+    "lstm": lambda: (TorchCell(torch.nn.LSTMCell(5, NEURONS)), (zeros(), zeros())),
+    "tanh": lambda: (TorchCell(torch.nn.RNNCell(5, NEURONS)), zeros()),
+    "lif": lambda: (LIF(5, NEURONS), zeros()),
+}
 
 
 def measured(cell: Any, state: Any, plan: ckptplan.Plan) -> list[Event]:
@@ -81,11 +78,9 @@ def make_plan(strategy: str, state_bytes: int, tape_bytes: int) -> ckptplan.Plan
 
 
 @pytest.mark.parametrize("strategy", all_strategies())
-@pytest.mark.parametrize("make", [gru, lstm, tanh])
-def test_checkpoints_and_tapes_are_those_of_the_simulator_action_by_action(
-    make: Callable[[], tuple[Any, Any]], strategy: str
-) -> None:
-    cell, state = make()
+@pytest.mark.parametrize("name", ["gru", "lstm", "tanh"])
+def test_checkpoints_and_tapes_are_those_of_the_simulator_action_by_action(name: str, strategy: str) -> None:
+    cell, state = CELLS[name]()
     plan, events = make_plan(strategy, *bytes_of_a_step(cell, state)), list[Event]()
     ckptplan.simulate(plan, sink=events.append)
     assert held(measured(cell, state, plan)) == held(events)
@@ -94,7 +89,7 @@ def test_checkpoints_and_tapes_are_those_of_the_simulator_action_by_action(
 @pytest.mark.parametrize("strategy", all_strategies())
 def test_a_chunk_of_lif_holds_a_state_a_step_and_the_state_where_it_ends(strategy: str) -> None:
     """The tape of a step is one state (the paper's M_a = M_s)."""
-    cell, state = lif()
+    cell, state = CELLS["lif"]()
     plan, events = make_plan(strategy, 96, 96), list[Event]()
     ckptplan.simulate(plan, sink=events.append)
     for ours, theirs in zip(held(measured(cell, state, plan)), held(events), strict=True):
@@ -106,8 +101,7 @@ def test_a_chunk_of_lif_holds_a_state_a_step_and_the_state_where_it_ends(strateg
 
 def test_a_measured_timeline_has_no_gaps() -> None:
     """Actions follow each other; what the caller does between forward and backward takes no time in it."""
-    cell, state = gru()
-    events = measured(cell, state, plan_of(STEPS, "double", states=30))
+    events = measured(*CELLS["gru"](), plan_of(STEPS, "double", states=30))
     assert events[0].start == 0
     assert all(one.end == other.start for one, other in pairwise(events))
     assert all(one.start < one.end for one in events)
@@ -115,6 +109,6 @@ def test_a_measured_timeline_has_no_gaps() -> None:
 
 def test_a_step_of_known_cells() -> None:
     """8 neurons, batch 3, fp32: 96 bytes; the tape of tanh is a state."""
-    assert bytes_of_a_step(*tanh()) == (96, 96)
-    assert bytes_of_a_step(*gru())[0] == 96
-    assert bytes_of_a_step(*lstm())[0] == 192
+    assert bytes_of_a_step(*CELLS["tanh"]()) == (96, 96)
+    assert bytes_of_a_step(*CELLS["gru"]())[0] == 96
+    assert bytes_of_a_step(*CELLS["lstm"]())[0] == 192

@@ -1,6 +1,7 @@
 """Cells by name, and factories of one's own: what is taken, and what is told where it cannot be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration.runtimes import open_backend
 from ckptplan.model.cell_spec import CellSpec
-from ckptplan.torch.cells import build_torch_network as build_network
+from ckptplan.torch.cells import build_torch_network
 from ckptplan.torch.state.nests import count_bytes, flatten
+from tests.torch.support import plan_of
 
 FACTORIES = """
 import torch
@@ -78,9 +80,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "factories", raising=False)
 
 
+def build(name: str, *, inputs: int = 64, neurons: int = 5, batch: int = 2, seed: int = 0) -> Any:
+    spec = CellSpec(name=name, inputs=inputs, neurons=neurons)
+    return build_torch_network(spec, batch=batch, device="cpu", seed=seed)
+
+
 @pytest.mark.parametrize("name", ["gru", "lif", "lstm", "rnn"])
 def test_cells_that_are_there_are_made_from_their_names(name: str) -> None:
-    network = build_network(CellSpec.parse(f"{name}(inputs=3, neurons=5)"), batch=2, device="cpu", seed=1)
+    network = build(name, inputs=3)
     state, _ = network.cell(network.state, network.inputs(4)[0])
     assert flatten(state)[0][0].shape == (2, 5)
     assert count_bytes(flatten(network.state)[0]) == 2 * 5 * 4 * (2 if name == "lstm" else 1)
@@ -88,12 +95,11 @@ def test_cells_that_are_there_are_made_from_their_names(name: str) -> None:
 
 def test_weights_and_data_follow_from_the_seed() -> None:
     """And data from how many steps there are: the first ones are not the same for another length."""
-    spec = CellSpec.parse("gru(inputs=3, neurons=5)")
-    one, same, other = (build_network(spec, batch=2, device="cpu", seed=seed) for seed in (1, 1, 2))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters, same.parameters, strict=True))
-    assert torch.equal(one.inputs(7), same.inputs(7))
-    assert not torch.equal(one.parameters[0], other.parameters[0])
-    assert not torch.equal(one.inputs(7), other.inputs(7))
+    first, same, other = (build("gru", inputs=3, seed=seed) for seed in (1, 1, 2))
+    assert all(map(torch.equal, first.parameters, same.parameters))
+    assert torch.equal(first.inputs(7), same.inputs(7))
+    assert not torch.equal(first.parameters[0], other.parameters[0])
+    assert not torch.equal(first.inputs(7), other.inputs(7))
 
 
 @pytest.mark.parametrize("text", ["gru(inputs=3, neurons=5)", "package.module:make(inputs=1, neurons=1)"])
@@ -114,21 +120,15 @@ def test_what_is_no_cell_is_refused(text: str) -> None:
 
 
 def test_a_factory_is_called_with_what_it_takes() -> None:
-    network = build_network(
-        CellSpec(name="factories:plain", inputs=64, neurons=5), batch=2, device="cpu", seed=0
-    )
+    network = build("factories:plain")
     assert network.state.shape == (2, 5)
     assert network.inputs(3).shape == (3, 2, 64)
-    own = build_network(
-        CellSpec(name="factories:all_of_it", inputs=1, neurons=1), batch=9, device="cpu", seed=0
-    )
+    own = build("factories:all_of_it", inputs=1, neurons=1, batch=9)
     assert torch.equal(own.inputs(4), torch.ones(4, 2, 3))
 
 
 def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
-    network = build_network(
-        CellSpec(name="factories:frozen", inputs=64, neurons=5), batch=2, device="cpu", seed=0
-    )
+    network = build("factories:frozen")
     trained = 5 * (10 + 5 + 2)
     assert sum(one.numel() for one in network.parameters) == trained
     assert network.fixed_bytes + network.state_bytes == 4 * (trained + 10 * (64 + 1) + 2 * 5)
@@ -157,22 +157,13 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
 )
 def test_what_makes_no_cell_is_told_by_name(name: str, told: str) -> None:
     with pytest.raises(InputError, match="cell") as caught:
-        build_network(CellSpec(name=name, inputs=64, neurons=2), batch=2, device="cpu", seed=0)
+        build(name, neurons=2)
     assert told in str(caught.value)
 
 
 def test_a_workload_without_a_cell_says_where_one_comes_from() -> None:
-    workload = ckptplan.Workload(
-        name="w",
-        steps=2,
-        state_bytes=1,
-        tape_bytes=1,
-        forward_seconds=1,
-        backward_seconds=1,
-        recompute_seconds=1,
-    )
     with pytest.raises(InputError, match="`calibrate` measured"):
-        CellSpec.of(workload)
+        CellSpec.of(plan_of(2).workload)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -16,7 +16,8 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch import Compile, CompileFallback, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from tests.torch.support import assert_close, forget_measurements, plan_of
+from tests.torch.limit_tables import mean_square
+from tests.torch.support import assert_close, forget_measurements, job, plan_of
 from tests.torch.zoo import import_quietly
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
@@ -53,32 +54,28 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 
 class Cell(torch.nn.Module):
-    """A recurrent cell."""
+    """A recurrent cell; ``change`` is what tests do with its state."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: Any = None, **attributes: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.inner, self.recurrent = torch.nn.Linear(5, 7), torch.nn.Linear(7, 7)
-        self.scale = 1.0
+        self.scale, self.change = 1.0, change
+        for name, value in attributes.items():
+            setattr(self, name, value)
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take a step."""
         state = self.finish(torch.tanh(self.inner(x) + self.recurrent(state)) * self.scale)
         return state, state
 
     def finish(self, state: torch.Tensor) -> torch.Tensor:
-        """Return the state, which tests change."""
-        return state
-
-
-def square(_: int, output: torch.Tensor) -> torch.Tensor:
-    """Return a loss."""
-    return output.square().mean()
+        """Return the state as it is passed on."""
+        return state if self.change is None else self.change(self, state)
 
 
 def train(
     cell: Any,
-    loss: Any = square,
+    loss: Any = mean_square,
     *,
     steps: int = STEPS,
     batch: int = 3,
@@ -86,13 +83,15 @@ def train(
     state: Any = ...,
     **options: Any,
 ) -> tuple[Any, list[torch.Tensor]]:
-    """Return the result of a sequence, and the gradients of inputs and parameters."""
+    """Return the result of a sequence, and the gradients of all that requires one."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(steps, batch, 5, generator=generator, requires_grad=True)
     state = torch.randn(batch, 7, generator=generator) if state is ... else state
     plan = options.pop("plan", None) or plan_of(steps, "standard", states=steps)
+    torch.manual_seed(5)
     result = bptt(cell, inputs, state, loss, plan=plan, compile=compile, **options)
-    wanted = [inputs, *(one for one in cell.parameters() if one.requires_grad)]
+    given = [state] if isinstance(state, torch.Tensor) else []
+    wanted = [inputs, *(one for one in (*given, *cell.parameters()) if one.requires_grad)]
     return result, list(torch.autograd.grad(result.loss, wanted))
 
 
@@ -144,19 +143,32 @@ def test_unroll_and_scan_return_the_outputs_of_steps_as_written(compiler: Compil
     )
 
 
-@pytest.mark.parametrize(
-    "losses",
-    [
-        {"chunk_loss": lambda _, outputs: outputs.square().sum() * 0.5},
-        {"final_loss": lambda state: state.square().sum()},
-        {"loss": square, "final_loss": lambda state: state.sum()},
-        {"loss": lambda step, output: output.square().mean() * 0.9**step},
-    ],
-)
-def test_each_kind_of_loss_has_the_gradients_of_steps_as_written(
-    compiler: Compiler, losses: dict[str, Any]
-) -> None:
-    assert assert_as_written(Cell(), losses.pop("loss", None), **losses).piece == PIECE
+def zip_with_itself(_: Any, state: torch.Tensor, pairs: Any = zip) -> torch.Tensor:
+    """Refer to a class of iterators."""
+    del pairs
+    return state
+
+
+#: Cells, losses and states that are compiled into two graphs.
+COMPILED: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "a loss of chunks": (Cell, {"loss": None, "chunk_loss": lambda _, outputs: outputs.square().sum() * 0.5}),
+    "a loss of the end": (Cell, {"loss": None, "final_loss": lambda state: state.square().sum()}),
+    "two losses": (Cell, {"final_loss": lambda state: state.sum()}),
+    "a loss of the number of a step": (Cell, {"loss": lambda step, one: one.square().mean() * 0.9**step}),
+    "no state": (lambda: TorchCell(torch.nn.LSTMCell(5, 7)), {"state": None}),
+    "a tensor twice in a state": (
+        lambda: TorchCell(torch.nn.LSTMCell(5, 7)),
+        {"state": (torch.zeros(3, 7),) * 2},
+    ),
+    "a transposed state": (Cell, {"state": torch.zeros(7, 3).t()}),
+    "a class of iterators": (lambda: Cell(zip_with_itself), {}),
+}
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_compiled_steps_have_the_gradients_of_steps_as_written(compiler: Compiler, case: str) -> None:
+    make, options = COMPILED[case]
+    assert assert_as_written(make(), **options).piece == PIECE
     assert compiler.graphs == 2
 
 
@@ -169,15 +181,6 @@ def test_a_loss_that_branches_on_the_step_runs_as_written_beside_compiled_steps(
     ):
         assert assert_as_written(Cell(), loss).piece == PIECE
     assert compiler.graphs >= 2
-
-
-@pytest.mark.parametrize("state", [None, "twice", "transposed"])
-def test_states_that_come_in_other_forms_are_not_compiled_each(compiler: Compiler, state: Any) -> None:
-    zeros = torch.zeros(3, 7)
-    given = {None: None, "twice": (zeros, zeros), "transposed": torch.zeros(7, 3).t()}[state]
-    cell = TorchCell(torch.nn.LSTMCell(5, 7)) if state != "transposed" else Cell()
-    assert assert_as_written(cell, state=given).piece == PIECE
-    assert compiler.graphs == 2
 
 
 def test_hooks_and_methods_that_are_changed_later_are_heeded(compiler: Compiler) -> None:
@@ -193,19 +196,20 @@ def test_hooks_and_methods_that_are_changed_later_are_heeded(compiler: Compiler)
     assert compiler.graphs > before > 2
 
 
+def remember(cell: Any, state: torch.Tensor) -> torch.Tensor:
+    """Keep a mean of states in an attribute."""
+    cell.memory = 0.5 * cell.memory + state
+    return torch.tanh(state + cell.memory)
+
+
 def test_state_in_attributes_is_compiled(compiler: Compiler) -> None:
-    class Remembering(Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.memory = torch.zeros(3, 7)
-
-        def finish(self, state: torch.Tensor) -> torch.Tensor:
-            self.memory = 0.5 * self.memory + state
-            return torch.tanh(state + self.memory)
-
     for strategy in ("base", "standard"):
         theirs, ours = (
-            train(Remembering(), plan=plan_of(STEPS, strategy, states=4 * STEPS), compile=asked)
+            train(
+                Cell(remember, memory=torch.zeros(3, 7)),
+                plan=plan_of(STEPS, strategy, states=4 * STEPS),
+                compile=asked,
+            )
             for asked in (None, PIECE)
         )
         assert ours[0].piece == PIECE
@@ -216,8 +220,8 @@ def test_state_in_attributes_is_compiled(compiler: Compiler) -> None:
 @pytest.mark.parametrize("memory", ["300 kB", "4 kB"])
 def test_a_plan_for_a_limit_of_memory_is_made_of_pieces_or_of_steps(compiler: Compiler, memory: str) -> None:
     cell, inputs, state = Cell(), torch.randn(64, 3, 5), torch.zeros(3, 7)
-    loss = bptt(cell, inputs, state, square, memory=memory).loss
-    result = bptt(cell, inputs, state, square, memory=memory, compile=PIECE)
+    loss = bptt(cell, inputs, state, mean_square, memory=memory).loss
+    result = bptt(cell, inputs, state, mean_square, memory=memory, compile=PIECE)
     assert result.plan.steps == (64 // PIECE if result.piece else 64)
     pieces = f" in {64 // PIECE} pieces of {PIECE}" if result.piece else ""
     assert f": call within a limit of memory, T = 64{pieces}\n" in str(result.plan)
@@ -226,50 +230,62 @@ def test_a_plan_for_a_limit_of_memory_is_made_of_pieces_or_of_steps(compiler: Co
     assert compiler.graphs == 2
 
 
-class Printing(Cell):
-    """A cell that the compiler cannot take as a whole."""
-
-    def finish(self, state: torch.Tensor) -> torch.Tensor:
-        """Do what no graph can."""
-        torch._dynamo.graph_break()
-        return state
+def break_graph(_: Any, state: torch.Tensor) -> torch.Tensor:
+    """Do what no graph can."""
+    torch._dynamo.graph_break()
+    return state
 
 
-class Branching(Cell):
-    """A cell that branches on numbers."""
-
-    def finish(self, state: torch.Tensor) -> torch.Tensor:
-        """Look at the numbers."""
-        return state * 2 if state.sum() > 0 else state
+def branch(_: Any, state: torch.Tensor) -> torch.Tensor:
+    """Look at the numbers."""
+    return state * 2 if state.sum() > 0 else state
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        (Printing, r"graph break at test_compiling.py:\d+ \(finish\)"),
-        (Branching, r"depend on numbers in tensors at test_compiling.py:\d+ \(finish\)"),
-    ],
-)
-def test_what_cannot_be_compiled_runs_as_written_and_the_place_is_named_once(
-    compiler: Compiler, kind: type[Cell], why: str
+class Numbering(Cell):
+    """A cell that counts steps in its state."""
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        new, output = super().forward(state[0], x)
+        return (new, state[1] + 1), output
+
+
+class Scripted(torch.nn.Module):
+    """A cell whose step torch.jit has compiled: what it reads cannot be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(torch.nn.RNNCell(5, 7))
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = self.inner(x, state)
+        return state, state
+
+
+#: Cells that are not compiled, a first state, and the reason.
+AS_WRITTEN: list[tuple[Callable[[], Any], Any, str]] = [
+    (lambda: Cell(break_graph), torch.zeros(3, 7), r"graph break at test_compiling.py:\d+ \(break_graph\)"),
+    (
+        lambda: Cell(branch),
+        torch.zeros(3, 7),
+        r"depend on numbers in tensors at test_compiling.py:\d+ \(branch\)",
+    ),
+    (Numbering, (torch.zeros(3, 7), 0), "the state holds numbers outside of tensors"),
+    (Scripted, torch.zeros(3, 7), "torch.jit"),
+]
+
+
+@pytest.mark.parametrize(("make", "state", "why"), AS_WRITTEN)
+def test_what_cannot_be_compiled_runs_as_written_and_the_reason_is_told_once(
+    compiler: Compiler, make: Callable[[], Any], state: Any, why: str
 ) -> None:
-    cell = kind()
-    with pytest.warns(CompileFallback, match=why):
-        assert assert_as_written(cell).piece is None
+    cell = make()
+    with pytest.warns(CompileFallback, match=why) as caught:
+        assert train(cell, state=state)[0].piece is None
+    (told,) = [warning for warning in caught if issubclass(warning.category, CompileFallback)]
+    assert told.filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", CompileFallback)
-        assert train(cell)[0].piece is None
-    assert compiler.graphs == 0
-
-
-def test_numbers_in_the_state_that_change_are_a_reason(compiler: Compiler) -> None:
-    class Numbering(Cell):
-        def forward(self, state: Any, x: torch.Tensor) -> Any:
-            new, output = super().forward(state[0], x)
-            return (new, state[1] + 1), output
-
-    with pytest.warns(CompileFallback, match="the state holds numbers outside of tensors"):
-        assert assert_as_written(Numbering(), state=(torch.zeros(3, 7), 0)).piece is None
+        assert assert_as_written(cell, state=state).piece is None
     assert compiler.graphs == 0
 
 
@@ -307,39 +323,31 @@ def test_hooks_of_parameters_fire_once_for_the_whole_gradient(compiler: Compiler
     assert compiler.graphs == 2
 
 
+def normalize(cell: Any, state: torch.Tensor) -> torch.Tensor:
+    normal: torch.Tensor = cell.norm(state)
+    return normal
+
+
 def test_batch_normalization_counts_each_step_once(compiler: Compiler) -> None:
-    class Normalizing(Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.BatchNorm1d(7)
-
-        def finish(self, state: torch.Tensor) -> torch.Tensor:
-            normal: torch.Tensor = self.norm(state)
-            return normal
-
-    def run(compile: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # noqa: A002
-        cell = Normalizing()
-        gradients = train(cell, compile=compile)[1]
-        return gradients, [one.double() for one in cell.norm.buffers()]
-
-    theirs, ours = run(None), run(PIECE)
+    found = []
+    for asked in (None, PIECE):
+        norm = torch.nn.BatchNorm1d(7)
+        gradients = train(Cell(normalize, norm=norm), compile=asked)[1]
+        found.append((gradients, [buffer.double() for buffer in norm.buffers()]))
+    theirs, ours = found
     assert_close(ours[0], theirs[0], relative=1e-4)
     assert_close(ours[1], theirs[1], relative=1e-5)
     assert compiler.graphs == 2
 
 
+def shift(cell: Any, state: torch.Tensor) -> torch.Tensor:
+    shifted: torch.Tensor = state - cell.offset - cell.count
+    return shifted
+
+
 def test_numbers_of_buffers_that_change_from_call_to_call_are_not_compiled_anew(compiler: Compiler) -> None:
     """As running statistics and counters do; graphs read them when they run."""
-
-    class Shifted(Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.offset, self.count = torch.nn.Buffer(torch.zeros(7)), torch.nn.Buffer(torch.zeros(1))
-
-        def finish(self, state: torch.Tensor) -> torch.Tensor:
-            return state - self.offset - self.count
-
-    cell = Shifted()
+    cell: Any = Cell(shift, offset=torch.nn.Buffer(torch.zeros(7)), count=torch.nn.Buffer(torch.zeros(1)))
     # PyTorch's compiler gives buffers an attribute the first time.
     for _ in range(2):
         train(cell)
@@ -401,35 +409,22 @@ def test_other_modes_are_refused_by_name() -> None:
         Compile(mode="fast")
 
 
-def test_a_cell_may_refer_to_classes_of_iterators(compiler: Compiler) -> None:
-    class Zipping(Cell):
-        def finish(self, state: torch.Tensor, pairs: Any = zip) -> torch.Tensor:
-            del pairs
-            return state
+def test_a_cell_that_the_user_compiled_is_not_compiled_again_in_each_call() -> None:
+    graphs: list[Any] = []
 
-    assert train(Zipping())[0].piece == PIECE
-    assert compiler.graphs == 2
+    def backend(graph: Any, examples: Any) -> Any:
+        del examples
+        graphs.append(graph)
+        return graph.forward
 
+    torch._dynamo.reset()
+    cell = torch.compile(Cell().double(), backend=backend)
+    inputs, state = job(STEPS)
 
-class Scripted(torch.nn.Module):
-    """A cell whose step torch.jit has compiled: what it reads cannot be looked at."""
+    def count_graphs() -> int:
+        bptt(cell, inputs, state, mean_square, plan=plan_of(STEPS)).loss.backward()
+        return len(graphs)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.jit.script(torch.nn.RNNCell(5, 7))
-
-    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take a step."""
-        state = self.inner(x, state)
-        return state, state
-
-
-def test_a_cell_whose_changes_cannot_be_noticed_says_so_once(compiler: Compiler) -> None:
-    cell = Scripted()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert [train(cell)[0].piece for _ in range(2)] == [None, None]
-    (said,) = [one for one in caught if issubclass(one.category, CompileFallback)]
-    assert "torch.jit" in str(said.message)
-    assert said.filename == __file__
-    assert compiler.graphs == 0
+    assert count_graphs() > 0
+    usual = count_graphs()
+    assert [count_graphs(), count_graphs()] == [usual, usual]

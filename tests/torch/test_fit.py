@@ -42,10 +42,17 @@ def square(_: int, output: Any) -> torch.Tensor:
     return torch.stack([one.square().mean() for one in leaves]).sum()
 
 
+def measure(cell: Any, state: Any = None, *, steps: int = STEPS, **losses: Any) -> Any:
+    """Return the sizes of a cell with a loss of each step, or with other losses."""
+    return measured_sizes(cell, torch.randn(steps, BATCH, CHANNELS), state, **(losses or {"loss": square}))
+
+
 def plan_for(
-    strategy: str, *, state: int, tape: int, steps: int = STEPS, resident: int = 0, per: int = 1
+    strategy: str, sizes: Any = None, *, state: int = 0, tape: int = 0, steps: int = STEPS, per: int = 1
 ) -> ckptplan.Plan:
-    """A plan of a strategy for some sizes, on one unit or several."""
+    """Return a plan of a strategy for measured sizes or for others, on one unit or several."""
+    state, tape = state or sizes.state_bytes, tape or sizes.tape_bytes
+    resident = 0 if sizes is None else sizes.resident_bytes_per_step
     workload = ckptplan.Workload(
         name="sized", steps=steps, units=per, state_bytes=state, tape_bytes=tape,
         resident_bytes_per_step=resident, forward_seconds=1, backward_seconds=2, recompute_seconds=1,
@@ -55,6 +62,10 @@ def plan_for(
     return ckptplan.optimize(
         workload, machine, strategies=[strategy], local_bytes=room + resident * steps + state
     )
+
+
+def make_gru(units: int) -> Any:
+    return TorchCell(torch.nn.GRUCell(CHANNELS, units))
 
 
 def run(cell: Any, plan: Any, *, batch: int = BATCH, state: Any = None, loss: Any = square, **more: Any) -> Any:
@@ -86,7 +97,7 @@ def zeros(units: int) -> Any:
 
 CELLS: dict[str, Callable[[int], tuple[Any, Any]]] = {
     "RNN": lambda units: (TorchCell(torch.nn.RNNCell(CHANNELS, units)), None),
-    "GRU": lambda units: (TorchCell(torch.nn.GRUCell(CHANNELS, units)), None),
+    "GRU": lambda units: (make_gru(units), None),
     "LSTM": lambda units: (TorchCell(torch.nn.LSTMCell(CHANNELS, units)), None),
     "layers": lambda units: (layered(units), zeros(units)),
     "LIF": lambda units: (LIF(CHANNELS, units), torch.zeros(BATCH, units)),
@@ -111,19 +122,15 @@ def leaves_of(tree: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", CELLS)
 def test_a_plan_of_measured_sizes_never_warns(name: str, losses: str, strategy: str, units: int) -> None:
     cell, state = CELLS[name](units)
-    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), state, **LOSSES[losses])
-    plan = plan_for(
-        strategy, state=sizes.state_bytes, tape=sizes.tape_bytes, resident=sizes.resident_bytes_per_step
-    )
-    more = {"loss": None, **LOSSES[losses]}
-    run(cell, plan, state=state, strict=True, **more)
+    plan = plan_for(strategy, measure(cell, state, **LOSSES[losses]))
+    run(cell, plan, state=state, strict=True, **{"loss": None, **LOSSES[losses]})
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("where", ["the last step", "the final state"])
 def test_a_large_readout_at_the_end_is_no_part_of_a_steps_tape(where: str, strategy: str, units: int) -> None:
     """The first recording may hold it, once: the sizes of the steps before it fit."""
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    cell = make_gru(units)
     inputs, head = torch.randn(STEPS, BATCH, CHANNELS), torch.nn.Linear(units, 300 * units)
 
     def read_out(state: torch.Tensor) -> torch.Tensor:
@@ -133,8 +140,7 @@ def test_a_large_readout_at_the_end_is_no_part_of_a_steps_tape(where: str, strat
     losses: dict[str, Any] = {"loss": square, "final_loss": read_out}
     if where == "the last step":
         losses = {"loss": lambda t, one: read_out(one) if t == STEPS - 1 else 0 * one.sum()}
-    sizes = measured_sizes(cell, inputs, None, square)
-    plan = plan_for(strategy, state=sizes.state_bytes, tape=sizes.tape_bytes)
+    plan = plan_for(strategy, measure(cell))
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlanMismatch)
         bptt(cell, inputs, None, plan=plan, parameters=head.parameters(), **losses).loss.backward()
@@ -143,12 +149,10 @@ def test_a_large_readout_at_the_end_is_no_part_of_a_steps_tape(where: str, strat
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_nor_does_it_under_autocast_and_for_short_sequences(strategy: str, units: int) -> None:
     """Weights in another type are held once by each recording."""
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    cell = make_gru(units)
     for steps in (2, 5, STEPS):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            sizes = measured_sizes(cell, torch.randn(steps, BATCH, CHANNELS), None, square)
-            plan = plan_for(strategy, state=sizes.state_bytes, tape=sizes.tape_bytes, steps=steps)
-            run(cell, plan, strict=True)
+            run(cell, plan_for(strategy, measure(cell, steps=steps), steps=steps), strict=True)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -156,14 +160,14 @@ def test_nor_does_it_under_autocast_and_for_short_sequences(strategy: str, units
 def test_a_plan_for_fewer_neurons_says_what_it_would_take(name: str, strategy: str, units: int) -> None:
     """Ten times as many neurons in the same plan."""
     cell, state = CELLS[name](units)
-    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), state, square)
-    plan = plan_for(strategy, state=sizes.state_bytes, tape=sizes.tape_bytes)
+    sizes = measure(cell, state)
+    plan = plan_for(strategy, sizes)
     cell, state = CELLS[name](10 * units)
     with pytest.warns(PlanMismatch, match="more than the") as warned:
         run(cell, plan, state=state)
     text = str(warned[0].message)
     assert f"the plan is for states of {sizes.state_bytes:,} B and tapes of {sizes.tape_bytes:,} B" in text
-    large = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), state, square)
+    large = measure(cell, state)
     assert f"those of the cell are of {large.state_bytes:,} B" in text
     assert "measured_sizes" in text
     assert Path(warned[0].filename) == Path(__file__)  # the line that called bptt
@@ -171,12 +175,9 @@ def test_a_plan_for_fewer_neurons_says_what_it_would_take(name: str, strategy: s
 
 def test_the_peak_that_it_names_is_that_of_a_plan_with_the_right_sizes(units: int) -> None:
     """The state alone is wrong here: the tape that was planned is right."""
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
-    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), None, square)
-    wrong, right = (
-        plan_for("revolve", state=state, tape=sizes.tape_bytes)
-        for state in (sizes.state_bytes // 2, sizes.state_bytes)
-    )
+    cell = make_gru(units)
+    sizes = measure(cell)
+    wrong, right = plan_for("revolve", sizes, state=sizes.state_bytes // 2), plan_for("revolve", sizes)
     with pytest.warns(PlanMismatch) as warned:
         run(cell, wrong)
     needed = ckptplan.simulate(right, schedule=ckptplan.actions(wrong)).local_peak_bytes
@@ -187,29 +188,29 @@ def test_the_peak_that_it_names_is_that_of_a_plan_with_the_right_sizes(units: in
 
 
 def test_a_plan_for_far_larger_sizes_says_that_its_room_could_save_time(units: int) -> None:
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    cell = make_gru(units)
     plan = plan_for("standard", state=100 * 4 * BATCH * units, tape=800 * 4 * BATCH * units)
     with pytest.warns(PlanMismatch, match="could use the .* to save time"):
         run(cell, plan)
 
 
 def test_it_warns_once_for_a_kind_of_call(units: int) -> None:
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    cell = make_gru(units)
     plan = plan_for("standard", state=16, tape=64)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for _ in range(3):
             run(cell, plan)
         run(cell, plan, batch=2 * BATCH)
-    assert [one.category for one in warned] == [PlanMismatch] * 2
+        unroll(make_gru(next(UNITS)), torch.randn(STEPS, BATCH, CHANNELS), None, plan=plan)
+    assert [warning.category for warning in warned] == [PlanMismatch] * 3
+    assert {Path(warning.filename) for warning in warned} == {Path(__file__)}
 
 
 def test_a_plan_whose_parameters_were_edited_beyond_its_budget_is_told(units: int, tmp_path: Path) -> None:
     """Its sizes are right: it takes more than its own budget by its own numbers."""
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
-    inputs = torch.randn(STEPS, BATCH, CHANNELS)
-    sizes = measured_sizes(cell, inputs, None, loss=square)
-    plan = plan_for("standard", state=sizes.state_bytes, tape=sizes.tape_bytes)
+    cell = make_gru(units)
+    plan = plan_for("standard", measure(cell))
     file = tmp_path / "plan.json"
     ckptplan.save_plan(plan, file)
     document = json.loads(file.read_text())
@@ -228,15 +229,8 @@ def test_a_plan_whose_parameters_were_edited_beyond_its_budget_is_told(units: in
         run(cell, edited, strict=True)
 
 
-def test_unroll_warns_too(units: int) -> None:
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
-    with pytest.warns(PlanMismatch) as warned:
-        unroll(cell, torch.randn(STEPS, BATCH, CHANNELS), None, plan=plan_for("standard", state=16, tape=64))
-    assert Path(warned[0].filename) == Path(__file__)
-
-
 def test_under_strict_it_is_an_error_every_time_and_the_second_time_before_anything_runs(units: int) -> None:
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    cell = make_gru(units)
     plan = plan_for("standard", state=16, tape=64)
     calls: list[int] = []
 
@@ -254,9 +248,9 @@ def test_under_strict_it_is_an_error_every_time_and_the_second_time_before_anyth
 
 
 def test_a_smaller_batch_after_one_that_fits_is_the_last_of_an_epoch(units: int) -> None:
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
-    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), None, square)
-    plan = plan_for("standard", state=sizes.state_bytes, tape=sizes.tape_bytes)
+    cell = make_gru(units)
+    sizes = measure(cell)
+    plan = plan_for("standard", sizes)
     run(cell, plan, strict=True)
     run(cell, plan, batch=1, strict=True)
     with pytest.raises(ckptplan.InputError):
@@ -264,22 +258,18 @@ def test_a_smaller_batch_after_one_that_fits_is_the_last_of_an_epoch(units: int)
 
 
 def test_a_small_counter_in_the_state_is_not_worth_a_warning(units: int) -> None:
-    cell = layered(10 * units)
-    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), zeros(10 * units), square)
-    plan = plan_for("standard", state=sizes.state_bytes - 8, tape=sizes.tape_bytes)
-    run(cell, plan, state=zeros(10 * units), strict=True)
+    cell, state = layered(10 * units), zeros(10 * units)
+    sizes = measure(cell, state)
+    run(cell, plan_for("standard", sizes, state=sizes.state_bytes - 8), state=state, strict=True)
 
 
 def test_bytes_of_a_unit_are_multiplied_by_the_units(units: int) -> None:
-    cell = TorchCell(torch.nn.GRUCell(CHANNELS, 8 * units))
-    sizes = measured_sizes(cell, torch.randn(STEPS, BATCH, CHANNELS), None, square)
-    run(
-        cell,
-        plan_for("standard", state=sizes.state_bytes // 8, tape=sizes.tape_bytes // 8, per=8),
-        strict=True,
-    )
+    cell = make_gru(8 * units)
+    sizes = measure(cell)
+    each = plan_for("standard", state=sizes.state_bytes // 8, tape=sizes.tape_bytes // 8, per=8)
+    run(cell, each, strict=True)
     with pytest.raises(ckptplan.InputError, match="on each unit"):
-        run(cell, plan_for("standard", state=sizes.state_bytes, tape=sizes.tape_bytes, per=8), strict=True)
+        run(cell, plan_for("standard", sizes, per=8), strict=True)
 
 
 def test_plans_in_units_of_a_state_schedules_and_runs_without_gradient_are_not_compared() -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,14 +25,11 @@ from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.torch.fit import choose
 from ckptplan.torch.store import place as torch_place
 from tests.support import started
+from tests.torch.limit_tables import mean_square
 from tests.torch.support import assert_close, forget_measurements, gradients, plan_of, read_least
 
 STEPS, BATCH, WIDTH = 120, 64, 128
 _STATE = 4 * BATCH * WIDTH
-
-
-def squares(_: int, output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 @pytest.fixture(autouse=True)
@@ -45,18 +43,30 @@ def _forget(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Return the seconds that a state takes each way, and the number of times that they were asked for."""
-    found = SimpleNamespace(seconds=1e-7, timed=[])
+    """Return the seconds that a state takes each way and in being handed over, and what was timed."""
+    found = SimpleNamespace(seconds=1e-7, handoff=0.0, timed=[])
 
     def time_states(
         _: object, place: places.OffloadPlace, __: int, *, through: bool, most: int
     ) -> places.Rates:
         assert most >= 2
         found.timed.append((place.name, through))
-        return places.Rates(found.seconds, found.seconds)
+        return places.Rates(found.seconds, found.seconds, found.handoff)
 
     monkeypatch.setattr(torch_place, "_time_states", time_states)
     return found
+
+
+@pytest.fixture
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what leaves 1000 B on each disk from then on."""
+    return lambda: monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+
+
+@pytest.fixture
+def warnings_told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return what lists the warnings that were logged."""
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 class Network:
@@ -72,11 +82,15 @@ class Network:
     def find_limit(self) -> int:
         """Return a limit in which the best local plan runs most steps again."""
         with pytest.raises(InputError) as caught:
-            plan_for(self.cell, self.inputs, self.state, squares, memory=1)
+            self.plan(memory=1)
         return read_least(caught.value) + 8 * _STATE
 
+    def plan(self, *, steps: int = STEPS, **options: Any) -> Plan:
+        """Return a plan for the first steps."""
+        return plan_for(self.cell, self.inputs[:steps], self.state, mean_square, **options)
+
     def run(self, **options: Any) -> tuple[Any, list[torch.Tensor]]:
-        result = bptt(self.cell, self.inputs, self.state, squares, **options)
+        result = bptt(self.cell, self.inputs, self.state, mean_square, **options)
         return result, gradients(result.loss, self.wanted)
 
 
@@ -102,7 +116,7 @@ class Kept(torch.nn.Module):
 
 def run_kept(net: Any, inputs: torch.Tensor, **options: Any) -> tuple[Any, torch.Tensor]:
     wrapped = wrap(net, reset=Kept.reset, **options)
-    loss = wrapped.bptt(inputs, loss=squares)
+    loss = wrapped.bptt(inputs, loss=mean_square)
     return wrapped.plan, loss
 
 
@@ -114,7 +128,7 @@ def run_layer(net: Any, inputs: torch.Tensor, **options: Any) -> tuple[Any, torc
 
 def run_cell(cell: Any, inputs: torch.Tensor, **options: Any) -> tuple[Any, torch.Tensor]:
     state = torch.zeros(BATCH, WIDTH)
-    result = bptt(cell, inputs, state, squares, **options)
+    result = bptt(cell, inputs, state, mean_square, **options)
     return result.plan, result.loss
 
 
@@ -165,20 +179,12 @@ def test_remote_checkpoints_of_a_plan_lie_in_a_folder(strategy: str, tmp_path: P
     assert_close(found[1], found[2], relative=1e-12)
 
 
-@pytest.mark.usefixtures("rate")
 @pytest.mark.parametrize("beside", [True, False])
-def test_live_tensors_stay_within_the_limit_with_the_buffers(
-    tmp_path: Path, beside: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of transfers beside compute are two more states; both ways are planned."""
+def test_live_tensors_stay_within_the_limit_with_the_buffers(tmp_path: Path, beside: bool, rate: Any) -> None:
+    """Buffers of transfers beside compute are two more states. States that move quickly move without these."""
+    rate.handoff = rate.seconds / 10 if beside else rate.seconds
     network = Network()
     limit = network.find_limit()
-    make = places.Link.make_profile
-
-    def make_one(link: places.Link, local_bytes: int, **_: Any) -> Any:
-        return make(link, local_bytes, overlaps=beside)
-
-    monkeypatch.setattr(places.Link, "make_profile", make_one)
     # The first call of a kind tries more.
     for _ in range(2):
         with LiveBytes() as live:
@@ -188,31 +194,29 @@ def test_live_tensors_stay_within_the_limit_with_the_buffers(
     assert live.peak <= limit
 
 
-@pytest.mark.usefixtures("rate")
-def test_the_plan_and_its_line_say_what_it_bought(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_the_plan_and_its_line_say_what_offloading_bought(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rate: SimpleNamespace, is_quick: bool
+) -> None:
+    """A slow place is not used."""
+    rate.seconds = rate.seconds if is_quick else 100.0
     network = Network()
     limit = network.find_limit()
-    local = plan_for(network.cell, network.inputs, network.state, squares, memory=limit)
+    without = network.plan(memory=limit).predicted.overhead
     with caplog.at_level(logging.INFO, "ckptplan.torch"):
-        plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
-    (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
-    bought, without = plan.predicted.overhead, local.predicted.overhead
-    assert note == f"remote in {tmp_path}: {bought:+.0%}; local only: {without:+.0%}"
-    assert bought < without
+        plan = network.plan(memory=limit, offload=tmp_path)
+    (note,) = (entry.text for entry in plan.estimate_basis if entry.field == "offload")
+    overhead = plan.predicted.overhead
     assert f"({note})" in caplog.text
+    if not is_quick:
+        assert plan.predicted.remote_writes == 0
+        assert note.startswith(f"local only: {overhead:+.0%}; remote in {tmp_path}: +")
+        return
+    assert note == f"remote in {tmp_path}: {overhead:+.0%}; local only: {without:+.0%}"
+    assert overhead < without
     assert plan.profile.sources["write_bytes_per_second"].source == (
         f"timed in {tmp_path}: states of 32 KiB, as they find room in memory"
     )
-
-
-def test_a_slow_place_is_not_used(tmp_path: Path, rate: SimpleNamespace) -> None:
-    rate.seconds = 100.0
-    network = Network()
-    limit = network.find_limit()
-    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
-    assert plan.predicted.remote_writes == 0
-    (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
-    assert note.startswith(f"local only: {plan.predicted.overhead:+.0%}; remote in {tmp_path}: +")
 
 
 @pytest.mark.usefixtures("rate")
@@ -221,7 +225,7 @@ def test_no_more_goes_there_than_the_limit_of_the_place(tmp_path: Path) -> None:
     memory = network.find_limit()
     for states in (20, 40):
         to = Offload(tmp_path, limit=states * _STATE)
-        plan = plan_for(network.cell, network.inputs, network.state, squares, memory=memory, offload=to)
+        plan = network.plan(memory=memory, offload=to)
         assert 0 < plan.predicted.remote_peak_bytes <= states * _STATE
 
 
@@ -230,10 +234,10 @@ def test_what_finds_no_room_in_memory_is_timed_at_the_rate_of_the_device(
 ) -> None:
     network = Network()
     limit = network.find_limit()
-    plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    network.plan(memory=limit, offload=tmp_path)
     assert rate.timed == [(str(tmp_path), False)]
     monkeypatch.setattr(torch_place, "find_host_room", lambda *_: 2 * _STATE)
-    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    plan = network.plan(memory=limit, offload=tmp_path)
     assert rate.timed == [(str(tmp_path), False), (str(tmp_path), True)]
     assert plan.predicted.remote_peak_bytes > 2 * _STATE
     assert "read back cold" in str(plan.profile.sources["read_bytes_per_second"].source)
@@ -297,28 +301,13 @@ def test_the_peak_of_a_remote_plan_is_the_predicted_one(
     assert 0.85 * plan.predicted.local_peak_bytes <= live.peak <= 1.07 * plan.predicted.local_peak_bytes
 
 
-@pytest.mark.parametrize(("seconds", "beside"), [(1e-3, True), (1e-4, False)])
-def test_states_that_move_as_quickly_as_they_are_handed_over_are_not_moved_beside_compute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, beside: bool
-) -> None:
-    monkeypatch.setattr(torch_place, "_time_states", lambda *_, **__: places.Rates(seconds, seconds, 1e-4))
-    links = torch_place.find_links(
-        places.OffloadPlace(folder=tmp_path),
-        state_bytes=2**20,
-        steps=8,
-        device=torch.device("cpu"),
-        local_bytes=2**20,
-    )
-    assert [one.overlaps for one in links] == [beside]
-
-
 @pytest.mark.usefixtures("rate")
 def test_plans_count_what_saving_and_loading_take(tmp_path: Path) -> None:
     """Before and after the first call: in local memory as actions, and of single states as messages."""
     network = Network()
     options: dict[str, Any] = {"memory": network.find_limit(), "offload": tmp_path}
     for _ in range(2):
-        plan = plan_for(network.cell, network.inputs, network.state, squares, **options)
+        plan = network.plan(**options)
         assert plan.workload.save_seconds > 0
         assert plan.workload.load_seconds > 0
         if plan.predicted.remote_peak_bytes and plan.strategy != "hierarchical":
@@ -349,6 +338,7 @@ def test_scan_and_unroll_take_it(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"memory": None}, "offload: needs a limit of local memory"),
+        ({"memory": None, "plan": plan_of(STEPS)}, "offload: is given together with plan.* with remote_dir"),
         ({"memory": "1 MB", "offload": None, "remote_dir": "x"}, "remote_dir: is given together with memory"),
         ({"memory": None, "offload": None, "remote_dir": 3, "plan": plan_of(STEPS)}, "remote_dir: is"),
         ({"offload": 3}, r"offload: is 3 \(accepted: 'host', a folder, or Offload"),
@@ -370,36 +360,27 @@ def test_places_that_cannot_be_used_are_refused(
         network.run(**{"memory": "1 GiB", "offload": "host", **options})
 
 
-def test_a_folder_without_room_is_named_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+def test_a_folder_without_room_is_named_once(tmp_path: Path, fill_disk: Any, warnings_told: Any) -> None:
+    fill_disk()
     for _ in range(2):
         Network().run(memory="1 GiB", offload=tmp_path)
-    told = [one.getMessage() for one in caplog.records if one.name == "ckptplan.storage"]
-    assert told == [
-        f"{tmp_path} is not used for checkpoints: there is room for 900 B, and a state takes 32 KiB"
-    ]
+    (told,) = warnings_told()
+    assert told == f"{tmp_path} is not used for checkpoints: there is room for 900 B, and a state takes 32 KiB"
 
 
-def test_what_would_help_is_said_once_for_calls_of_a_kind(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hint_is_given_once_for_calls_of_a_kind(monkeypatch: pytest.MonkeyPatch, warnings_told: Any) -> None:
     """Whatever their lengths: batches of sequences often have different ones."""
     monkeypatch.setattr(choose, "DEAR", -1.0)
     monkeypatch.setattr("ckptplan.execution.advice._WORTH", 0.0)
     network = Network()
     limit = network.find_limit() + 3 * STEPS * _STATE
     for length in (STEPS, STEPS - 1, STEPS):
-        plan_for(network.cell, network.inputs[:length], network.state, squares, memory=limit)
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+        network.plan(steps=length, memory=limit)
+    assert len(warnings_told()) == 1
 
 
-def test_what_would_help_is_said_of_recurrent_layers_too(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dear = 0.2
-    monkeypatch.setattr(choose, "DEAR", dear)
+def test_a_hint_is_given_for_recurrent_layers(monkeypatch: pytest.MonkeyPatch, warnings_told: Any) -> None:
+    monkeypatch.setattr(choose, "DEAR", 0.2)
     monkeypatch.setattr("ckptplan.execution.advice._WORTH", 0.0)
     data = torch.randn(STEPS, 16, 8)
     with pytest.raises(InputError) as caught:
@@ -408,32 +389,23 @@ def test_what_would_help_is_said_of_recurrent_layers_too(
         net = wrap(torch.nn.LSTM(8, 64), memory=read_least(caught.value))
         net(data)
         assert isinstance(net.plan, Plan)
-        assert net.plan.predicted.overhead > dear
-    hints = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        assert net.plan.predicted.overhead > 0.2
+    hints = warnings_told()
     (hint,) = (one for one in hints if "With offload=" in one)
     assert re.search(
         r"this plan takes \+\d+% time over plain .* would take about \+\d+%, at an assumed 1 GB/s", hint
     )
-    plan_for(TorchCell(torch.nn.GRUCell(8, 64)), data, None, squares, memory="1 GiB")
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == len(hints)
-
-
-def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:
-    network = Network()
-    plan = plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
-    with pytest.raises(InputError, match=r"offload: is given together with plan.* with remote_dir"):
-        network.run(plan=plan, offload=tmp_path)
+    plan_for(TorchCell(torch.nn.GRUCell(8, 64)), data, None, mean_square, memory="1 GiB")
+    assert warnings_told() == hints
 
 
 @pytest.mark.usefixtures("rate")
-def test_a_disk_without_room_is_found_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_is_found_before_the_first_step(tmp_path: Path, fill_disk: Any) -> None:
     """If somebody else filled it after the plan was made."""
     network = Network()
     limit = network.find_limit()
-    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    plan = network.plan(memory=limit, offload=tmp_path)
+    fill_disk()
     ran: list[Any] = []
 
     def cell(state: Any, x: Any) -> Any:
@@ -441,7 +413,7 @@ def test_a_disk_without_room_is_found_before_the_first_step(
         return network.cell(state, x)
 
     with pytest.raises(InputError, match=rf"{tmp_path} has no room .* and 1000 B are free"):
-        bptt(cell, network.inputs, network.state, squares, plan=plan, remote_dir=tmp_path)
+        bptt(cell, network.inputs, network.state, mean_square, plan=plan, remote_dir=tmp_path)
     assert not ran
 
 

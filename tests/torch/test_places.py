@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
 import io
 import sys
@@ -25,11 +26,11 @@ from ckptplan import InputError
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.torch import bptt
 from ckptplan.torch.device.meters import LiveBytes
+from tests.torch.limit_tables import STRATEGIES, mean_square, plan_steps
 from tests.torch.support import assert_close, forget_measurements, gradients, gru, job, plain, plan_of
 
 STEPS = 16
-STRATEGIES = ("base", "standard", "revolve")
-PLANS = {name: plan_of(STEPS, name, states=100 if name == "base" else 12) for name in STRATEGIES}
+PLANS = {name: plan_steps(STEPS, name) for name in STRATEGIES}
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,11 @@ def squares(_: int, output: Any) -> torch.Tensor:
 def number_steps() -> torch.Tensor:
     """Return inputs that say which step it is."""
     return torch.arange(STEPS, dtype=torch.float64).view(STEPS, 1, 1).expand(STEPS, 3, 4)
+
+
+def run_again(cell: Any, inputs: Any, state: Any, loss: Any = squares) -> None:
+    """Train once under a plan that runs steps again."""
+    bptt(cell, inputs, state, loss, plan=PLANS["revolve"]).loss.backward()
 
 
 def compare(make: Callable[[], Any], strategy: str, wanted: Any = None) -> None:
@@ -355,7 +361,7 @@ def test_constants_that_are_made_again_in_each_step_are_equal(make: Callable[[],
         hidden = 0.9 * state[0] + weight * x
         return (hidden, make()), hidden
 
-    bptt(cell, torch.rand(STEPS, 3), (torch.zeros(3), make()), squares, plan=PLANS["revolve"]).loss.backward()
+    run_again(cell, torch.rand(STEPS, 3), (torch.zeros(3), make()))
     assert weight.grad is not None
 
 
@@ -369,7 +375,7 @@ def test_a_log_file_stays_a_file(tmp_path: Path) -> None:
             state = 0.9 * state + weight * x
             return state, state
 
-        bptt(cell, torch.rand(STEPS, 3), torch.zeros(3), squares, plan=PLANS["revolve"]).loss.backward()
+        run_again(cell, torch.rand(STEPS, 3), torch.zeros(3))
 
 
 def test_what_steps_reach_can_be_resized_as_before() -> None:
@@ -382,8 +388,7 @@ def test_what_steps_reach_can_be_resized_as_before() -> None:
         state = state * scale[0] + module(x.view(-1, 3).expand(2, 3) * torch.ones(2, 1).cumsum(0))[0]
         return state, state
 
-    inputs = torch.ones(STEPS, 3, requires_grad=True)
-    bptt(cell, inputs, torch.zeros(3), squares, plan=PLANS["revolve"]).loss.backward()
+    run_again(cell, torch.ones(STEPS, 3, requires_grad=True), torch.zeros(3))
     for tensor in (scale[0], *module.buffers(), *(one.data for one in module.parameters())):
         tensor.untyped_storage().resize_(0)
 
@@ -401,10 +406,7 @@ def test_weights_that_parametrize_caches_carry_gradients(cached: bool, strategy:
         parametrize.register_parametrization(net.layer, "weight", Symmetric())
         return net
 
-    if not cached:
-        compare(make, strategy)
-        return
-    with parametrize.cached():
+    with parametrize.cached() if cached else contextlib.nullcontext():
         compare(make, strategy)
 
 
@@ -434,7 +436,7 @@ def test_other_errors_of_a_late_step_stay_what_they_are() -> None:
 
     start = torch.zeros(3, 4, requires_grad=True)
     with pytest.raises(RuntimeError, match="out of paper"):
-        bptt(cell, number_steps().float(), start, squares, plan=PLANS["standard"])
+        run_again(cell, number_steps().float(), start)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs")
@@ -467,10 +469,7 @@ def test_a_large_array_is_not_copied(held: str) -> None:
         return (output - float(data[step, 0])).square().mean()
 
     tracemalloc.start()
-    if held == "by the inputs":
-        bptt(cell, make, state, squares, plan=PLANS["standard"]).loss.backward()
-    else:
-        bptt(cell, inputs, state, loss, plan=PLANS["standard"]).loss.backward()
+    run_again(cell, *((make, state) if held == "by the inputs" else (inputs, state, loss)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < data.nbytes / 4
@@ -492,10 +491,6 @@ def run_gru(loss: Any, *, after: Callable[..., Any] = torch.clone, **options: An
         bptt(cell, torch.ones(50, 16, 4), torch.zeros(16, 64), loss, **options).loss.backward()
     GRU.zero_grad()
     return int(live.peak)
-
-
-def mean_square(_: int, output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 in_memory = pytest.mark.xfail(strict=True, reason="a first call copies small tensors into memory that counts")

@@ -22,6 +22,7 @@ from ckptplan import InputError
 from ckptplan.torch import bptt, run_call, unroll
 from ckptplan.torch.adapters import TorchCell
 from tests.torch.impure.cases import STEPS, squares
+from tests.torch.limit_tables import mean_square
 from tests.torch.support import assert_close, forget_measurements, gradients, job, plan_of
 
 PLAN = plan_of(STEPS, "standard", states=16)
@@ -77,6 +78,16 @@ class Net(torch.nn.Module):
         return ((after, state[1] + after) if isinstance(state, tuple) else after), after
 
 
+def run_plan(cell: Any) -> None:
+    inputs, state = job(STEPS)
+    bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+
+
+def change_results(net: Net, change: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a cell that returns something else than a network: of its state and its output."""
+    return lambda state, x: change(*net(state, x))
+
+
 def take_gradients(
     cell: Any, inputs: Any, state: Any, loss: Any, wanted: list[torch.Tensor], *, planned: bool, **options: Any
 ) -> list[torch.Tensor]:
@@ -89,6 +100,15 @@ def take_gradients(
         state, output = cell(state, inputs[step])
         terms.append(loss(step, output))
     return gradients(torch.stack(terms).sum(), wanted)
+
+
+def compare(cell: Any, wanted: list[torch.Tensor]) -> None:
+    """Compare the gradients of a planned sequence and of a plain loop."""
+    inputs, state = job(STEPS)
+    ours, theirs = (
+        take_gradients(cell, inputs, state, squares, wanted, planned=planned) for planned in (True, False)
+    )
+    assert_close(ours, theirs, relative=1e-9)
 
 
 def assert_right(net: Net, *, cell: Any = None, loss: Any = squares, state: Any = None, **options: Any) -> int:
@@ -112,34 +132,37 @@ def assert_right(net: Net, *, cell: Any = None, loss: Any = squares, state: Any 
 # What is recognised
 
 
-def test_a_second_call_runs_only_the_steps_of_the_plan() -> None:
-    net = Net()
-    assert assert_right(net) > OWN
-    assert assert_right(net) == OWN
-    assert assert_right(net) == OWN
+#: A function that takes the number of a call, trains, and returns how many steps ran.
+Training = Callable[[int], int]
 
 
-def test_functions_that_a_training_loop_defines_anew_are_recognised() -> None:
-    net = Net()
-    for step in range(3):
-        target = torch.full((3, 7), float(step)).double()
+def repeat(net: Net) -> Training:
+    return lambda _: assert_right(net)
+
+
+def define_functions(net: Net) -> Training:
+    """Define the cell and the loss in each call, as a training loop does."""
+
+    def train(number: int) -> int:
+        target = torch.full((3, 7), float(number)).double()
 
         def measure(_: int, output: torch.Tensor, target: torch.Tensor = target) -> torch.Tensor:
             return (output - target).square().sum()
 
-        ran = assert_right(
+        return assert_right(
             net,
             cell=lambda state, x: net(state, x),  # noqa: PLW0108
             loss=lambda step, output: measure(step, output),  # noqa: PLW0108
         )
-        assert ran > OWN if step == 0 else ran == OWN
+
+    return train
 
 
-def test_a_variable_that_an_enclosing_function_has_given_no_value_yet_is_recognised() -> None:
-    """As ``pool`` where a network is built without one; with a value, it is another call."""
-    net, value = Net(), 1.0
+def leave_a_variable_unset(net: Net, *, pooled: bool = False) -> Training:
+    """Name a variable of an enclosing function that may have no value, as ``pool`` of a network without one."""
+    value = 1.0
 
-    def make(pooled: bool) -> Callable[[Any, Any], Any]:
+    def make() -> Callable[[Any, Any], Any]:
         if pooled:
             pool = value
 
@@ -149,21 +172,7 @@ def test_a_variable_that_an_enclosing_function_has_given_no_value_yet_is_recogni
 
         return cell
 
-    for pooled in (False, True):
-        ran = [assert_right(net, cell=make(pooled)) for _ in range(2)]
-        assert ran[0] > OWN == ran[1]
-
-
-@pytest.mark.parametrize("make", [TorchCell, partial], ids=["an adapter", "a partial function"])
-def test_wrappers_made_anew_are_recognised(make: Callable[[Any], Any]) -> None:
-    calls, torch_cell = array("q", [0]), torch.nn.RNNCell(5, 7).double()
-    torch_cell.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
-    inputs, state = job(STEPS)
-    for call in range(3):
-        cell = make(torch_cell) if make is TorchCell else partial(_step, torch_cell)
-        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
-        ran = count_of(calls)
-        assert ran > OWN if call == 0 else ran == OWN
+    return lambda _: assert_right(net, cell=make())
 
 
 def _step(module: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
@@ -171,47 +180,93 @@ def _step(module: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
     return after, after
 
 
-def test_recurrent_layers_of_pytorch_within_a_step_are_recognised() -> None:
-    """They hold weak references to their weights."""
+def make_wrappers(make: Callable[[Any], Any], _: Net) -> Training:
+    """Make an adapter or a partial function in each call."""
+    calls, torch_cell = array("q", [0]), torch.nn.RNNCell(5, 7).double()
+    torch_cell.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+
+    def train(_: int) -> int:
+        run_plan(make(torch_cell))
+        return count_of(calls)
+
+    return train
+
+
+def use_recurrent_layers(net: Net) -> Training:
+    """Run layers that hold weak references to their weights."""
     layers = torch.nn.GRU(5, 7, num_layers=2).double()
-    net = Net()
-
-    def cell(state: Any, x: torch.Tensor) -> Any:
-        after, output = net(state, x)
-        return after, output + layers(x[None])[0].mean()
-
-    assert assert_right(net, cell=cell) > OWN
-    assert assert_right(net, cell=cell) == OWN
+    first = job(STEPS)[0][:1].detach()
+    cell = change_results(net, lambda state, output: (state, output + layers(first)[0].mean()))
+    return lambda _: assert_right(net, cell=cell)
 
 
-def test_training_steps_in_between_change_nothing() -> None:
-    net = Net()
+def optimize(net: Net) -> Training:
+    """Change weights after each call."""
     optimizer = torch.optim.Adam([*net.parameters(), *net.list], lr=1e-2)
-    for call in range(4):
+
+    def train(_: int) -> int:
         ran = assert_right(net)
-        assert ran > OWN if call == 0 else ran == OWN
-        inputs, state = job(STEPS)
-        bptt(net, inputs, state, squares, plan=PLAN).loss.backward()
+        run_plan(net)
         optimizer.step()
         optimizer.zero_grad()
+        return ran
+
+    return train
 
 
-def test_running_statistics_and_counters_of_steps_change_nothing() -> None:
-    """Each sequence goes on where the one before ended."""
+def run_statistics(net: Net) -> Training:
+    """Go on with running statistics and a counter of steps where the sequence before ended."""
     norm, calls = torch.nn.BatchNorm1d(7).double(), array("q", [0])
-    net = Net()
-    inputs, state = job(STEPS)
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
         calls[0] += 1
         after = norm(net.gru(x, state))
         return after, after
 
-    for call in range(4):
-        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
-        assert norm.num_batches_tracked == STEPS * (call + 1)
-        ran = count_of(calls)
-        assert ran > OWN if call == 0 else ran == OWN
+    def train(number: int) -> int:
+        run_plan(cell)
+        assert norm.num_batches_tracked == STEPS * (number + 1)
+        return count_of(calls)
+
+    return train
+
+
+def return_outputs(net: Net) -> Training:
+    inputs, state = job(STEPS)
+
+    def train(_: int) -> int:
+        unroll(net, inputs, state, plan=PLAN)[0].sum().backward()
+        return count_of(net.calls)
+
+    return train
+
+
+RECOGNISED: dict[str, Callable[[Net], Training]] = {
+    "the same call": repeat,
+    "functions that are defined again": define_functions,
+    "a variable without a value": leave_a_variable_unset,
+    "a variable with a value": partial(leave_a_variable_unset, pooled=True),
+    "an adapter that is made again": partial(make_wrappers, TorchCell),
+    "a partial function that is made again": partial(make_wrappers, lambda module: partial(_step, module)),
+    "recurrent layers of PyTorch": use_recurrent_layers,
+    "training steps in between": optimize,
+    "running statistics": run_statistics,
+    "unroll": return_outputs,
+}
+
+
+@pytest.mark.parametrize("name", RECOGNISED)
+def test_later_calls_of_a_kind_run_only_the_steps_of_the_plan(name: str) -> None:
+    train = RECOGNISED[name](Net())
+    assert train(0) > OWN
+    assert [train(number) for number in (1, 2, 3)] == [OWN] * 3
+
+
+def test_a_variable_that_gets_a_value_makes_another_call() -> None:
+    net = Net()
+    for pooled in (False, True):
+        train = leave_a_variable_unset(net, pooled=pooled)
+        assert train(0) > OWN == train(1)
 
 
 class Turning(torch.nn.Module):
@@ -233,20 +288,11 @@ class Turning(torch.nn.Module):
 @pytest.mark.parametrize("phase", [0, torch.tensor(0)], ids=["number", "tensor"])
 def test_what_a_sequence_leaves_costs_one_more_trial_at_most(phase: Any) -> None:
     """The second call finds a last state where the first one found none."""
-    cell, (inputs, state) = Turning(phase), job(STEPS)
+    cell = Turning(phase)
     for call in range(4):
-        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        run_plan(cell)
         assert count_of(cell.calls) == OWN or call < 2
         assert cell.phase == 0
-
-
-def test_calls_of_unroll_are_recognised() -> None:
-    net = Net()
-    inputs, state = job(STEPS)
-    for call in range(3):
-        unroll(net, inputs, state, plan=PLAN)[0].sum().backward()
-        ran = count_of(net.calls)
-        assert ran > OWN if call == 0 else ran == OWN
 
 
 def test_calls_without_gradients_run_each_step_once() -> None:
@@ -263,58 +309,25 @@ def test_calls_without_gradients_run_each_step_once() -> None:
 # What is seen
 
 
-def _swap(net: Net) -> None:
-    net.gru = torch.nn.GRUCell(5, 7).double()
-
-
-def _add_module(net: Net) -> None:
-    net.added = torch.nn.Linear(7, 7).double()
-
-
-def _add_weight(net: Net) -> None:
-    net.weight = torch.ones(7).double().requires_grad_()
-
-
-def _replace_weight(net: Net) -> None:
-    net.list[0] = torch.nn.Parameter(torch.full((7,), 0.5).double())
-
-
-def _freeze(net: Net) -> None:
-    net.gru.weight_hh.requires_grad_(False)
-
-
-def _scale_flags(net: Net) -> None:
-    net.flags.mul_(0.5)
-
-
-def _add_hook(net: Net) -> None:
-    net.gru.register_forward_hook(lambda _, __, output: output * 0.5)
-
-
 def _override(net: Net) -> None:
     net.gru.forward = MethodType(  # type: ignore[method-assign]
         lambda self, x, h: torch.nn.GRUCell.forward(self, x, h) * 0.5, net.gru
     )
 
 
-def _patch_global(net: Net) -> None:
-    del net
-    globals()["SCALE"] = 0.25
-
-
 CHANGES: dict[str, Callable[[Net], object]] = {
     "a text": lambda net: setattr(net, "mode", "norm"),
     "a number": lambda net: setattr(net, "scale", 0.5),
     "a list in a dict": lambda net: net.sizes["depth"].append(3),
-    "a module swapped": _swap,
-    "a module added": _add_module,
-    "a parameter added": _add_weight,
-    "a parameter replaced": _replace_weight,
-    "a parameter frozen": _freeze,
-    "a buffer changed in place": _scale_flags,
-    "a hook": _add_hook,
+    "a module swapped": lambda net: setattr(net, "gru", torch.nn.GRUCell(5, 7).double()),
+    "a module added": lambda net: setattr(net, "added", torch.nn.Linear(7, 7).double()),
+    "a parameter added": lambda net: setattr(net, "weight", torch.ones(7).double().requires_grad_()),
+    "a parameter replaced": lambda net: net.list.__setitem__(0, torch.nn.Parameter(net.list[0] / 2)),
+    "a parameter frozen": lambda net: net.gru.weight_hh.requires_grad_(False),
+    "a buffer changed in place": lambda net: net.flags.mul_(0.5),
+    "a hook": lambda net: net.gru.register_forward_hook(lambda _, __, output: output * 0.5),
     "a method": _override,
-    "a global": _patch_global,
+    "a global": lambda _: globals().update(SCALE=0.25),
     "eval": torch.nn.Module.eval,
     "a generator": lambda net: setattr(net, "generator", torch.Generator().manual_seed(3)),
 }
@@ -337,9 +350,8 @@ def test_a_parameter_that_is_thawed_gets_its_gradient() -> None:
     for thawed in (False, False, True, True, False):
         net.gru.requires_grad_(thawed)
         assert_right(net)
-        inputs, state = job(STEPS)
         net.zero_grad()
-        bptt(net, inputs, state, squares, plan=PLAN).loss.backward()
+        run_plan(net)
         assert (net.gru.weight_ih.grad is not None) == thawed
 
 
@@ -371,7 +383,7 @@ def test_other_modes_types_and_states_are_other_calls() -> None:
     assert assert_right(net, replay_randomness=False) > OWN
     for enabled in (True, False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            bptt(net, inputs, start, squares, plan=PLAN).loss.backward()
+            run_plan(net)
             ran = count_of(net.calls)
     assert ran == OWN
     assert assert_right(net) == OWN
@@ -390,19 +402,11 @@ def test_a_parameter_that_appears_where_nothing_looks_gets_its_gradient() -> Non
     # A container this long is not searched.
     store: dict[int, Any] = dict.fromkeys(range(600))
     store[0] = torch.ones(7).double().requires_grad_()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        after, output = net(state, x)
-        return after * store[0], output * store[0]
-
-    inputs, state = job(STEPS)
+    cell = change_results(net, lambda state, output: (state * store[0], output * store[0]))
     for call in range(4):
         if call == 2:
             store[0] = torch.full((7,), 0.5).double().requires_grad_()
-        wanted = [store[0], *net.gru.parameters()]
-        ours = take_gradients(cell, inputs, state, squares, wanted, planned=True)
-        theirs = take_gradients(cell, inputs, state, squares, wanted, planned=False)
-        assert_close(ours, theirs, relative=1e-9)
+        compare(cell, [store[0], *net.gru.parameters()])
 
 
 @pytest.mark.parametrize("most", [1, None])
@@ -412,10 +416,7 @@ def test_a_cache_that_others_changed_gives_no_wrong_gradient(spoil: str, most: i
     net, weight = Net(), torch.full((7,), 0.5).double().requires_grad_()
     scale: Any = functools.lru_cache(maxsize=most)(lambda key: weight * key)
     inputs, state = job(STEPS)
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        after, output = net(state, x)
-        return after * scale(2), output
+    cell = change_results(net, lambda state, output: (state * scale(2), output))
 
     def train(planned: bool) -> list[torch.Tensor]:
         return take_gradients(cell, inputs, state, squares, [weight, net.gru.weight_hh], planned=planned)
@@ -448,26 +449,17 @@ def test_a_cache_of_numbers_may_be_filled_in_any_call() -> None:
     """Whoever asks first, they are the same."""
     net, key = Net(), array("q", [2])
     size = functools.lru_cache(maxsize=1)(float)
-    inputs, state = job(STEPS)
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        after, output = net(state, x)
-        return after * size(key[0]), output
-
+    cell = change_results(net, lambda state, output: (state * size(key[0]), output))
     size(2)
     for call in range(4):
         key[0] = 2 + call // 2
-        wanted: list[torch.Tensor] = list(net.gru.parameters())
-        ours = take_gradients(cell, inputs, state, squares, wanted, planned=True)
-        theirs = take_gradients(cell, inputs, state, squares, wanted, planned=False)
-        assert_close(ours, theirs, relative=1e-9)
+        compare(cell, list(net.gru.parameters()))
 
 
 def test_a_large_record_that_begins_later_is_refused_once() -> None:
     """The sequence cannot begin again without a copy; the same call in another process may."""
     net, switch = Net(), array("q", [0])
     record = torch.zeros(20_000).double()
-    inputs, state = job(STEPS)
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
         if switch[0]:
@@ -477,7 +469,7 @@ def test_a_large_record_that_begins_later_is_refused_once() -> None:
     for switch[0] in (0, 0, 1, 1, 1):
         if switch[0] and not record[0]:
             with pytest.raises(InputError, match="a later step writes into record, of which there is no copy"):
-                bptt(cell, inputs, state, squares, plan=PLAN)
+                run_plan(cell)
         else:
             assert_right(net, cell=cell)
 
@@ -503,15 +495,10 @@ class WithReport:
 
 
 @pytest.mark.parametrize("kind", [WithStatistics, WithReport])
-def test_what_is_named_as_a_cache_is_none(kind: type) -> None:
+def test_an_object_with_cache_info_is_no_cache(kind: type) -> None:
     net, change = Net(), kind()
-    inputs, state = job(STEPS)
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        return net(state, change(x))
-
     for _ in range(2):
-        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        assert_right(net, cell=lambda state, x: net(state, change(x)))
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["a record", "hidden state"])
@@ -550,10 +537,10 @@ def test_nothing_is_kept_alive_and_the_number_of_kinds_is_bounded() -> None:
     del net
     gc.collect()
     assert [reference() for reference in references] == [None] * 4
-    calls, (inputs, state) = Net(), job(STEPS)
+    calls = Net()
     for number in range(run_call._MAX_CONSTANT_SETS + 3):
         calls.scale = float(number)
-        bptt(calls, inputs, state, squares, plan=PLAN)
+        run_plan(calls)
     assert max(len(sets) for _, sets in run_call._traits_by_kind.values()) == run_call._MAX_CONSTANT_SETS
 
 
@@ -578,7 +565,7 @@ def test_statistics_that_a_sequence_leaves_as_it_found_them_stay_so() -> None:
         return state, state
 
     for _ in range(4):
-        result = bptt(cell, inputs, torch.zeros(8, 48), lambda _, one: one.square().mean(), memory=200_000)
+        result = bptt(cell, inputs, torch.zeros(8, 48), mean_square, memory=200_000)
         left = [one.clone() for one in norm.buffers()]
         result.loss.backward()
         assert all(map(torch.equal, norm.buffers(), left))

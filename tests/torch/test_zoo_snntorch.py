@@ -86,7 +86,7 @@ def settings() -> dict[str, Animal]:
         },
     }
     found = {
-        f"Leaky, {name}": Animal(make=partial(make_leaky, snntorch.Leaky, **one)) for name, one in given.items()
+        f"Leaky, {name}": Animal(partial(make_leaky, snntorch.Leaky, **one)) for name, one in given.items()
     }
     recurrent: dict[str, dict[str, Any]] = {
         "one to one": {"all_to_all": False, "V": 0.5},
@@ -94,22 +94,22 @@ def settings() -> dict[str, Animal]:
         "without delay": {"linear_features": 7, "reset_delay": False},
     }
     found |= {
-        f"RLeaky, {name}": single(make=partial(make_leaky, snntorch.RLeaky, **one))
+        f"RLeaky, {name}": single(partial(make_leaky, snntorch.RLeaky, **one))
         for name, one in recurrent.items()
     }
     found["RLeaky, images"] = single(
-        make=lambda: Net(snntorch.RLeaky(beta=0.9, conv2d_channels=2, kernel_size=3), Conv2d(2, 2, 3)),
+        lambda: Net(snntorch.RLeaky(beta=0.9, conv2d_channels=2, kernel_size=3), Conv2d(2, 2, 3)),
         shape=(2, 2, 5, 5),
     )
     found["Leaky, surrogate SSO"] = Animal(
-        make=lambda: Net(snntorch.Leaky(beta=0.9, spike_grad=import_quietly("snntorch.surrogate").SSO())),
+        lambda: Net(snntorch.Leaky(beta=0.9, spike_grad=import_quietly("snntorch.surrogate").SSO())),
         refused="draws random numbers in the backward pass",
     )
     found["GradedSpikes"] = Animal(
-        make=lambda: Net(snntorch.Leaky(beta=0.9), snntorch.GradedSpikes(3, None)), shape=(3, 5)
+        lambda: Net(snntorch.Leaky(beta=0.9), snntorch.GradedSpikes(3, None)), shape=(3, 5)
     )
     found["BatchNormTT1d"] = Animal(
-        make=lambda: Net(snntorch.Leaky(beta=0.9), snntorch.BatchNormTT1d(5, 1)[0]), statistics=True
+        lambda: Net(snntorch.Leaky(beta=0.9), snntorch.BatchNormTT1d(5, 1)[0]), statistics=True
     )
     return found
 
@@ -118,20 +118,20 @@ def neurons() -> dict[str, Animal]:
     both = {"alpha": 0.9, "beta": 0.8}
 
     def refused(make: Any) -> Animal:
-        return Animal(make=lambda: Net(make()), refused=TAKES_SEQUENCES)
+        return Animal(lambda: Net(make()), refused=TAKES_SEQUENCES)
 
     return {
-        "leaky.Leaky": Animal(make=lambda: Net(snntorch.Leaky(beta=0.9), dense())),
-        "lapicque.Lapicque": Animal(make=lambda: Net(snntorch.Lapicque(beta=0.9), dense())),
-        "synaptic.Synaptic": Animal(make=lambda: Net(snntorch.Synaptic(**both, learn_alpha=True), dense())),
-        "alpha.Alpha": Animal(make=lambda: Net(snntorch.Alpha(**both, threshold=0.1), dense())),
+        "leaky.Leaky": Animal(lambda: Net(snntorch.Leaky(beta=0.9), dense())),
+        "lapicque.Lapicque": Animal(lambda: Net(snntorch.Lapicque(beta=0.9), dense())),
+        "synaptic.Synaptic": Animal(lambda: Net(snntorch.Synaptic(**both, learn_alpha=True), dense())),
+        "alpha.Alpha": Animal(lambda: Net(snntorch.Alpha(**both, threshold=0.1), dense())),
         "deltaleaky.DeltaLeaky": Animal(
-            make=lambda: Net(snntorch.DeltaLeaky(delta_threshold=0.5, beta=0.9, learn_beta=True), dense())
+            lambda: Net(snntorch.DeltaLeaky(delta_threshold=0.5, beta=0.9, learn_beta=True), dense())
         ),
         "rleaky.RLeaky": single(
-            make=lambda: Net(snntorch.RLeaky(beta=0.9, linear_features=7, learn_beta=True), dense())
+            lambda: Net(snntorch.RLeaky(beta=0.9, linear_features=7, learn_beta=True), dense())
         ),
-        "rsynaptic.RSynaptic": single(make=lambda: Net(snntorch.RSynaptic(**both, linear_features=7), dense())),
+        "rsynaptic.RSynaptic": single(lambda: Net(snntorch.RSynaptic(**both, linear_features=7), dense())),
         "slstm.SLSTM": single(lambda: Net(snntorch.SLSTM(7, 7, threshold=0.1), dense())),
         "sconv2dlstm.SConv2dLSTM": single(
             lambda: Net(snntorch.SConv2dLSTM(2, 3, 3, max_pool=2, threshold=0.1)), shape=(2, 2, 4, 4)

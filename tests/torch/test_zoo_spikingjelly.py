@@ -11,7 +11,7 @@ from torch.nn import Linear, Sequential
 from torch.utils import _pytree
 
 from ckptplan.torch.adapters import SpikingJellyCell, TorchCell
-from tests.torch.zoo import STEPS, Animal, check, find_modules, import_quietly
+from tests.torch.zoo import STEPS, Animal, check, find_modules, import_quietly, run_cell
 
 PACKAGE = "spikingjelly.activation_based"
 base, functional = import_quietly(f"{PACKAGE}.base"), import_quietly(f"{PACKAGE}.functional")
@@ -38,25 +38,8 @@ WITHOUT = {
 }
 #: Classes that cannot be stepped, for what they are.
 EXCLUDED = {
-    "adapt.AdaptBaseNode": "a base class",
-    "base_node.BaseNode": "a base class",
-    "base_node.SimpleBaseNode": "a base class",
-    "base_node.NonSpikingBaseNode": "a base class",
-    "bn._BatchNormThroughTimeBase": "a base class",
-    "bn._TemporalEffectiveBatchNormBase": "a base class",
-    "bn._ThresholdDependentBatchNormBase": "a base class",
     "encoding.StatefulEncoder": "a base class",
     "encoding.StatelessEncoder": "a base class",
-    "inter_layer_connection.ILCBaseNode": "a base class",
-    "mpbn.MPBNBaseNode": "a base class",
-    "noisy.NoisyBaseNode": "a base class",
-    "noisy.NoisyILCBaseNode": "a base class",
-    "noisy.NoisyNonSpikingBaseNode": "a base class",
-    "rnn.SpikingRNNBase": "a base class",
-    "rnn.SpikingRNNCellBase": "a base class",
-    "surrogate.SurrogateFunctionBase": "a base class",
-    "attention._AxisAttention": "a part of MultiDimensionalAttention",
-    "attention._SpatialAttention": "a part of MultiDimensionalAttention",
     "spikezip.STBIFNode": "refuses autograd itself: for inference only",
     "surrogate.PoissonPass": "draws with the membrane as a probability, which it is not",
 }
@@ -127,7 +110,7 @@ def nodes() -> dict[str, Animal]:
         if one.__module__.startswith(f"{PACKAGE}.neuron.") and name not in EXCLUDED:
             arguments = given.get(one.__name__, {})
             found[name] = Animal(
-                make=partial(make_node, one, **arguments),
+                partial(make_node, one, **arguments),
                 refused=TAKES_SEQUENCES if one.__name__ in MULTI_STEP else None,
                 statistics=one.__name__ == "MPBNLIFNode",
             )
@@ -137,9 +120,7 @@ def nodes() -> dict[str, Animal]:
 def surrogates() -> dict[str, Animal]:
     given: dict[str, Any] = {"MultiLevelSpikeCount": {"max_spike_count": 4}}
     return {
-        name: Animal(
-            make=partial(make_node, neuron.LIFNode, surrogate_function=one(**given.get(one.__name__, {})))
-        )
+        name: Animal(partial(make_node, neuron.LIFNode, surrogate_function=one(**given.get(one.__name__, {}))))
         for name, one in MODULES.items()
         if name.startswith("surrogate.") and name not in EXCLUDED
     }
@@ -170,12 +151,12 @@ class Twice(torch.nn.Module):
 def stateless() -> dict[str, Animal]:
     """Layers without memory, in one, two and three dimensions."""
     found = {
-        "Linear": Animal(make=lambda: layer.Linear(5, 7)),
-        "WSLinear": Animal(make=lambda: layer.WSLinear(5, 7)),
-        "WSConv2d": Animal(make=lambda: layer.WSConv2d(2, 3, 3), shape=image()),
-        "Flatten": Animal(make=layer.Flatten, shape=image()),
-        "GroupNorm": Animal(make=lambda: layer.GroupNorm(2, 4), shape=image(channels=4)),
-        "Upsample": Animal(make=lambda: layer.Upsample(scale_factor=2), shape=image()),
+        "Linear": Animal(lambda: layer.Linear(5, 7)),
+        "WSLinear": Animal(lambda: layer.WSLinear(5, 7)),
+        "WSConv2d": Animal(lambda: layer.WSConv2d(2, 3, 3), shape=image()),
+        "Flatten": Animal(layer.Flatten, shape=image()),
+        "GroupNorm": Animal(lambda: layer.GroupNorm(2, 4), shape=image(channels=4)),
+        "Upsample": Animal(lambda: layer.Upsample(scale_factor=2), shape=image()),
     }
     for dimension in (1, 2, 3):
         shape = image(size=(4,) * dimension)
@@ -187,10 +168,10 @@ def stateless() -> dict[str, Animal]:
             "AdaptiveAvgPool": (2,),
         }.items():
             one = getattr(layer, f"{kind}{dimension}d")
-            found[f"{kind}{dimension}d"] = Animal(make=partial(one, *arguments), shape=shape)
+            found[f"{kind}{dimension}d"] = Animal(partial(one, *arguments), shape=shape)
         pool, unpool = getattr(torch.nn, f"MaxPool{dimension}d"), getattr(layer, f"MaxUnpool{dimension}d")
         found[f"MaxUnpool{dimension}d"] = Animal(
-            make=partial(Unpooling, pool(2, return_indices=True), unpool(2)),
+            partial(Unpooling, pool(2, return_indices=True), unpool(2)),
             shape=shape,
         )
     return {f"stateless_wrapper.{name}": animal for name, animal in found.items()}
@@ -198,7 +179,7 @@ def stateless() -> dict[str, Animal]:
 
 def norms() -> dict[str, Animal]:
     """BatchNorm and its variants, with statistics that run in train()."""
-    found = {"NeuNorm": Animal(make=lambda: Sequential(neuron.IFNode(), layer.NeuNorm(2, 4, 4)), shape=image())}
+    found = {"NeuNorm": Animal(lambda: Sequential(neuron.IFNode(), layer.NeuNorm(2, 4, 4)), shape=image())}
     for dimension in (1, 2, 3):
         shape = (3, 5) if dimension == 1 else image(channels=5, size=(2,) * dimension)
         for kind, arguments in {
@@ -210,7 +191,7 @@ def norms() -> dict[str, Animal]:
             one = getattr(layer, f"{kind}{dimension}d")
             multi = kind.startswith("T")
             found[f"{kind}{dimension}d"] = Animal(
-                make=partial(one, *arguments),
+                partial(one, *arguments),
                 shape=shape,
                 refused=TAKES_SEQUENCES if multi else None,
                 statistics=not multi,
@@ -235,7 +216,7 @@ def layers() -> dict[str, Animal]:
     return {
         **{f"attention.{name}": refused(lambda one=one: one(8)) for name, one in dense.items()},
         "attention.SpikeDrivenSelfAttention": Animal(
-            make=lambda: layer.SpikeDrivenSelfAttention(8),
+            lambda: layer.SpikeDrivenSelfAttention(8),
             refused="LIFNode (shortcut_lif) is in multi-step mode",
         ),
         "attention.MultiDimensionalAttention": refused(lambda: layer.MultiDimensionalAttention(16, 16)),
@@ -245,48 +226,46 @@ def layers() -> dict[str, Animal]:
             for name in containers
         },
         "container.StepModeContainer": Animal(
-            make=lambda: layer.StepModeContainer(True, "s", behind(neuron.LIFNode()))
+            lambda: layer.StepModeContainer(True, "s", behind(neuron.LIFNode()))
         ),
         "container.ElementWiseRecurrentContainer": Animal(
-            make=lambda: behind(layer.ElementWiseRecurrentContainer(neuron.LIFNode(), torch.add))
+            lambda: behind(layer.ElementWiseRecurrentContainer(neuron.LIFNode(), torch.add))
         ),
         "container.LinearRecurrentContainer": Animal(
-            make=lambda: behind(layer.LinearRecurrentContainer(neuron.LIFNode(), 7, 7))
+            lambda: behind(layer.LinearRecurrentContainer(neuron.LIFNode(), 7, 7))
         ),
-        "dropout.Dropout": Animal(make=lambda: Sequential(behind(neuron.LIFNode()), layer.Dropout(0.3))),
-        "dropout.Dropout2d": Animal(make=lambda: layer.Dropout2d(0.3), shape=image(channels=5)),
-        "dropout.DropConnectLinear": Animal(make=lambda: behind(layer.DropConnectLinear(7, 4))),
-        "misc.Delay": Animal(make=lambda: behind(layer.Delay(2))),
-        "misc.PrintShapeModule": Animal(make=lambda: behind(layer.PrintShapeModule())),
-        "misc.SynapseFilter": Animal(make=lambda: behind(layer.SynapseFilter(tau=3.0, learnable=True))),
-        "misc.VotingLayer": Animal(make=lambda: behind(layer.VotingLayer(7))),
+        "dropout.Dropout": Animal(lambda: Sequential(behind(neuron.LIFNode()), layer.Dropout(0.3))),
+        "dropout.Dropout2d": Animal(lambda: layer.Dropout2d(0.3), shape=image(channels=5)),
+        "dropout.DropConnectLinear": Animal(lambda: behind(layer.DropConnectLinear(7, 4))),
+        "misc.Delay": Animal(lambda: behind(layer.Delay(2))),
+        "misc.PrintShapeModule": Animal(lambda: behind(layer.PrintShapeModule())),
+        "misc.SynapseFilter": Animal(lambda: behind(layer.SynapseFilter(tau=3.0, learnable=True))),
+        "misc.VotingLayer": Animal(lambda: behind(layer.VotingLayer(7))),
         "misc.SpikeCountToBinary": refused(lambda: layer.SpikeCountToBinary(2)),
         "misc.TemporalBinSum": refused(lambda: layer.TemporalBinSum(2)),
-        "online_learning.GradwithTrace": Animal(make=lambda: Twice(layer.GradwithTrace(Linear(5, 7)))),
-        "online_learning.SpikeTraceOp": Animal(make=lambda: Twice(layer.SpikeTraceOp(Linear(5, 7)))),
+        "online_learning.GradwithTrace": Animal(lambda: Twice(layer.GradwithTrace(Linear(5, 7)))),
+        "online_learning.SpikeTraceOp": Animal(lambda: Twice(layer.SpikeTraceOp(Linear(5, 7)))),
         "online_learning.OTTTSequential": Animal(
-            make=lambda: layer.OTTTSequential(
+            lambda: layer.OTTTSequential(
                 behind(neuron.OTTTLIFNode()), layer.WSLinear(7, 4), neuron.OTTTLIFNode(v_threshold=0.1)
             )
         ),
-        "encoding.LatencyEncoder": Animal(make=lambda: encoding.LatencyEncoder(6), largest=1),
-        "encoding.PoissonEncoder": Animal(make=encoding.PoissonEncoder, largest=1),
-        "encoding.WeightedPhaseEncoder": Animal(make=lambda: encoding.WeightedPhaseEncoder(4), largest=0.9),
+        "encoding.LatencyEncoder": Animal(lambda: encoding.LatencyEncoder(6), largest=1),
+        "encoding.PoissonEncoder": Animal(encoding.PoissonEncoder, largest=1),
+        "encoding.WeightedPhaseEncoder": Animal(lambda: encoding.WeightedPhaseEncoder(4), largest=0.9),
         "encoding.PeriodicEncoder": Animal(
-            make=lambda: encoding.PeriodicEncoder(torch.rand(4, 3, 5, dtype=torch.float64))
+            lambda: encoding.PeriodicEncoder(torch.rand(4, 3, 5, dtype=torch.float64))
         ),
-        "encoding.PopEncoder": Animal(make=lambda: encoding.PopEncoder(5, 4, 3, (0, 3), 0.5)),
-        "encoding.PopSpikeEncoderRandom": Animal(
-            make=lambda: encoding.PopSpikeEncoderRandom(5, 4, 3, (0, 3), 0.5)
-        ),
+        "encoding.PopEncoder": Animal(lambda: encoding.PopEncoder(5, 4, 3, (0, 3), 0.5)),
+        "encoding.PopSpikeEncoderRandom": Animal(lambda: encoding.PopSpikeEncoderRandom(5, 4, 3, (0, 3), 0.5)),
         "encoding.PopSpikeEncoderDeterministic": Animal(
-            make=lambda: encoding.PopSpikeEncoderDeterministic(5, 4, 3, (0, 3), 0.5),
+            lambda: encoding.PopSpikeEncoderDeterministic(5, 4, 3, (0, 3), 0.5),
             refused="IFNode (neurons) is in multi-step mode",
         ),
         "lava_exchange.BatchNorm2d": Animal(
-            make=lambda: lava.BatchNorm2d(5), shape=image(channels=5), statistics=True
+            lambda: lava.BatchNorm2d(5), shape=image(channels=5), statistics=True
         ),
-        "lava_exchange.CubaLIFNode": Animal(make=lambda: behind(lava.CubaLIFNode(0.3, 0.3))),
+        "lava_exchange.CubaLIFNode": Animal(lambda: behind(lava.CubaLIFNode(0.3, 0.3))),
         "rnn.SpikingLSTM": refused(lambda: rnn.SpikingLSTM(5, 7, 1)),
         "rnn.SpikingGRU": refused(lambda: rnn.SpikingGRU(5, 7, 1)),
         "rnn.SpikingVanillaRNN": refused(lambda: rnn.SpikingVanillaRNN(5, 7, 1)),
@@ -308,15 +287,6 @@ def run(cell: Any, inputs: list[Any], state: Any) -> tuple[list[Any], Any]:
     return outputs, end
 
 
-def run_cell(cell: Any, inputs: list[Any], state: Any) -> tuple[list[Any], Any]:
-    """The loop of a cell that takes its state and returns it."""
-    outputs = []
-    for x in inputs:
-        state = cell.module(x, state)
-        outputs.append(state[0] if isinstance(state, tuple) else state)
-    return outputs, state
-
-
 def test_every_class_of_the_package_is_here_or_left_out_for_a_reason() -> None:
     assert set(ANIMALS) | set(CELLS) | set(EXCLUDED) == set(MODULES)
     assert len(ANIMALS) > 120
@@ -330,5 +300,5 @@ def test_gradients_are_those_of_its_own_loop(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_cells_with_a_state_of_their_own_are_those_of_torch(name: str) -> None:
-    animal = Animal(make=lambda: CELLS[name](5, 7))
+    animal = Animal(lambda: CELLS[name](5, 7))
     check(animal, TorchCell, run_cell, mode="train")

@@ -6,18 +6,18 @@ import inspect
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-import pytest
 import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt, run_call
 from ckptplan.torch.state.nests import flatten, map_leaves
-from tests.torch.support import assert_close, plan_of
+from tests.torch.limit_tables import count_calls, plan_steps
+from tests.torch.support import assert_close
 
 STEPS = 12
 STRATEGIES = ("base", "standard", "double", "revolve", "optimal")
@@ -25,11 +25,12 @@ STRATEGIES = ("base", "standard", "double", "revolve", "optimal")
 Loop = Callable[[Any, list[Any], Any], tuple[list[Any], Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Animal:
     """A module to step."""
 
     make: Callable[[], torch.nn.Module]
+    _: KW_ONLY
     #: The shape of the input of a step.
     shape: tuple[int, ...] = (3, 5)
     dtype: torch.dtype = torch.float64
@@ -46,7 +47,16 @@ class Animal:
 @cache
 def plan(strategy: str) -> Any:
     """A plan that runs some steps again, unless its strategy never does."""
-    return plan_of(STEPS, strategy, states=30 if strategy == "base" else 10)
+    return plan_steps(STEPS, strategy, states=10)
+
+
+def run_cell(cell: Any, inputs: list[Any], state: Any) -> tuple[list[Any], Any]:
+    """The loop of a cell of PyTorch, which takes its state and returns it."""
+    outputs = []
+    for x in inputs:
+        state = cell.module(x, state)
+        outputs.append(state[0] if isinstance(state, tuple) else state)
+    return outputs, state
 
 
 def import_quietly(name: str) -> Any:
@@ -59,12 +69,15 @@ def import_quietly(name: str) -> Any:
 def find_modules(package: str, *, without: dict[str, str]) -> dict[str, type]:
     """All classes of modules that a package defines, each by the last part of its module and its own name.
 
-    ``without`` has what is left out of the package, with the reason.
+    Private classes and those that are called a base class are none. ``without`` has what is left out of the
+    package, with the reason.
     """
     found: dict[str, type] = {}
     for name in _find_names(package, {f"{package}.{one}" for one in without}):
         for one in vars(import_quietly(name)).values():
-            if inspect.isclass(one) and issubclass(one, torch.nn.Module) and one.__module__ == name:
+            if not inspect.isclass(one) or not issubclass(one, torch.nn.Module) or one.__module__ != name:
+                continue
+            if not (one.__name__.startswith("_") or "Base" in one.__name__):
                 found[f"{name.rpartition('.')[2]}.{one.__name__}"] = one
     return found
 
@@ -137,23 +150,15 @@ def compare(animal: Animal, cell: Any, loop: Loop, initial: Any) -> None:
 
 def _is_recognised(cell: Any, inputs: torch.Tensor, state: Any) -> bool:
     """Whether a call like the one before it tries no steps."""
-    tried: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        real = run_call.__dict__["try_steps"]
-
-        def count(*given: Any, **options: Any) -> Any:
-            tried.append(given)
-            return real(*given, **options)
-
-        patch.setattr(run_call, "try_steps", count)
+    with count_calls(run_call, "try_steps") as trials:
         for _ in range(2):
-            tried.clear()
+            trials.clear()
             torch.manual_seed(5)
             result = bptt(
                 cell, inputs, state, lambda step, output: measure(output, step), plan=plan("standard")
             )
             result.loss.backward(inputs=[inputs]) if result.loss.requires_grad else None
-    return not tried
+    return not trials
 
 
 def _later(cell: Any, animal: Animal, initial: Any) -> Any:
