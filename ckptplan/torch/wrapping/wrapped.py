@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from ckptplan.torch.run.call import Call, read_options
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run_call import Results
 from ckptplan.torch.wrapping.axes import AxisWatch
-from ckptplan.units import format_bytes
+from ckptplan.units import format_limit
 
 #: The note that is added to errors of the module inside.
 _NOTE = (
@@ -128,11 +129,14 @@ class Wrapped(torch.nn.Module):
                 error.add_note(note)
             path, share, shared = vars(self).get("_share", ("", 1.0, 0))
             least = re.search(r"\(([\d,]+) bytes\)", str(error))
-            if path and field == "memory" and least is not None:
-                enough = format_bytes(int(least[1].replace(",", "")) / share * 1.01, like=shared)
-                error.add_note(
-                    f"ckptplan: {path} has {share:.0%} of the limit of wrap_layers; {enough} is enough"
-                )
+            if path and isinstance(error, InputError) and field == "memory" and least is not None:
+                enough = math.ceil(int(least[1].replace(",", "")) / share * 1.01)
+                raise InputError(
+                    f"{path} has {share:.0%} of the limit of wrap_layers: {error.message}",
+                    field=field,
+                    value=shared,
+                    accepted=f'at least memory="{format_limit(enough, like=shared)}" for wrap_layers',
+                ) from None
             raise
 
     def __getattr__(self, name: str) -> Any:
