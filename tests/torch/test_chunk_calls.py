@@ -126,6 +126,16 @@ def test_layers_that_read_several_time_steps_at_once_are_refused(make: Callable[
     torch.testing.assert_close(net(data), expected)
 
 
+def test_neurons_that_store_all_time_steps_are_refused() -> None:
+    """Each piece would replace the stored potentials of the piece before."""
+    neurons = NEURON.LIFNode(step_mode="m", store_v_seq=True)
+    wrapped = wrap(torch.nn.Sequential(LAYER.Linear(4, 6, step_mode="m"), neurons), memory="10 MB")
+    with pytest.raises(InputError, match=r"net: stores the potentials of all time steps in 1.v_seq"):
+        wrapped(torch.rand(STEPS, 3, 4))
+    neurons.store_v_seq = False
+    assert wrapped(torch.rand(STEPS, 3, 4)).requires_grad
+
+
 def test_neurons_between_batch_norms_are_wrapped_one_by_one() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(LAYER.Linear(4, 6), LAYER.BatchNorm1d(6), NEURON.LIFNode()).double()
@@ -146,7 +156,8 @@ class Warmed:
     def __call__(self, step: int, output: torch.Tensor) -> torch.Tensor:
         if step >= 40:
             self.rate = 0.9 * self.rate + 0.1 * float(output.detach().mean())
-        return torch.sum(output * (1 + 5 * self.rate))
+        weighted: torch.Tensor = output * (1 + 5 * self.rate)
+        return weighted.sum()
 
 
 def test_losses_with_a_memory_are_refused_since_chunks_compute_them_twice() -> None:

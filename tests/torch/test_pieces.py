@@ -177,6 +177,21 @@ def test_the_live_tensors_of_a_call_stay_within_the_limit(
         assert chosen.plan.predicted.recomputed_steps > 0
 
 
+@pytest.mark.parametrize("share", [1.0, 2.5])
+def test_packed_sequences_of_unequal_lengths_keep_the_limit(share: float) -> None:
+    """Most sequences end early, and the first pieces take the most memory."""
+    net, data = torch.nn.LSTM(16, 48), torch.randn(300, 16, 16)
+    packed = pack_padded_sequence(data, torch.tensor([300] + [50] * 15))
+    with pytest.raises(InputError) as caught:
+        wrap(net, memory=1, outputs="last")(packed)
+    limit = int(share * read_least(caught.value))
+    ours = wrap(net, memory=limit, outputs="last")
+    for _ in range(3):
+        with LiveBytes() as live:
+            ours(packed)[0].sum().backward()
+        assert live.peak <= 1.03 * limit
+
+
 def test_the_limit_decides_how_much_runs_again_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     net, x = make(), make_inputs(400, BATCH, 5)
     again = []

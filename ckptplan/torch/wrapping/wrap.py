@@ -239,6 +239,14 @@ class MultiStepSequence(StatefulSequence):
         self, inputs: Any, steps: int | None, constants: dict[str, Any]
     ) -> tuple[Callable[..., Call], int]:
         """Reset the module; return a function that makes the call with pieces of a length, and T."""
+        for name, module in self.net.named_modules():
+            if getattr(module, "store_v_seq", False):
+                raise InputError(
+                    f"stores the potentials of all time steps in {f'{name}.' if name else ''}v_seq, where a "
+                    "piece of the sequence would replace those of the piece before",
+                    field="net",
+                    accepted="store_v_seq = False, or potentials that the network returns",
+                )
         sequence = self._prepare(inputs, steps)
         leaves, nest = flatten(sequence)
         sequence = fill(nest, [self._transpose(leaf) for leaf in leaves])
