@@ -173,7 +173,8 @@ def test_losses_with_a_memory_are_refused_since_chunks_compute_them_twice() -> N
         bptt(cell, inputs, layer.initial_state(3), loss, memory="100 kB").loss.backward()
 
     def compare(step: int, output: torch.Tensor) -> torch.Tensor:
-        return (output - target[step]).square().mean()
+        difference: torch.Tensor = output - target[step]
+        return difference.square().mean()
 
     target = teacher(inputs)
     with pytest.raises(
