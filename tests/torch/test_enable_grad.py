@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ckptplan.torch import LIF, bptt, unroll
 from ckptplan.torch.device.meters import LiveBytes
@@ -13,6 +14,7 @@ from tests.torch.support import assert_close, gradients, plain, plan_of
 
 STEPS, BATCH, UNITS = 400, 8, 64
 STATE = 4 * BATCH * UNITS
+is_nested = pytest.mark.parametrize("nested", [False, True], ids=["tensor", "nested"])
 
 
 class Switched(torch.nn.Module):
@@ -46,18 +48,22 @@ def times() -> torch.Tensor:
     return torch.arange(STEPS, dtype=torch.float32).view(STEPS, 1, 1).expand(STEPS, BATCH, UNITS)
 
 
+def run_spiking(cell: LIF) -> Any:
+    """Run a cell of chunks under a plan."""
+    inputs, plan = torch.randn(STEPS, BATCH, 8), plan_of(STEPS, "standard", states=60, alpha=1)
+    return bptt(cell, inputs, cell.initial_state(BATCH), lambda _, spikes: spikes.mean(), plan=plan)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _shared_arrays() -> None:
     """What all calls of a process share is made by its first one."""
     cell = Switched(nested=True)
     bptt(cell, times(), start(True), loss, plan=plan_of(STEPS, "standard", states=60)).loss.backward()
-    lif = LIF(8, UNITS)
-    inputs, spiking = torch.randn(STEPS, BATCH, 8), plan_of(STEPS, "standard", states=60, alpha=1)
-    bptt(lif, inputs, lif.initial_state(BATCH), lambda _, spikes: spikes.mean(), plan=spiking).loss.backward()
+    run_spiking(LIF(8, UNITS)).loss.backward()
 
 
 @pytest.mark.parametrize("since", [0, 100])
-@pytest.mark.parametrize("nested", [False, True], ids=["tensor", "nested"])
+@is_nested
 @pytest.mark.parametrize("strategy", ["standard", "double", "revolve"])
 def test_the_graph_of_a_sweep_is_not_kept(strategy: str, nested: bool, since: int) -> None:
     """That of a piece of 64 steps may be, once, before a nested state was seen to have one."""
@@ -74,28 +80,26 @@ def test_the_graph_of_a_sweep_is_not_kept(strategy: str, nested: bool, since: in
     assert switched <= ordinary + once + 10 * STATE
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["tensor", "nested"])
+@is_nested
 def test_gradients_of_such_a_cell_are_those_of_plain_bptt(nested: bool) -> None:
     cell = Switched(nested=nested)
     outputs, _ = plain(cell, times(), start(nested), STEPS)
     parameters = list(cell.parameters())
     expected = gradients(torch.stack([loss(0, one) for one in outputs]).sum(), parameters)
     for strategy in ("standard", "revolve"):
-        plan = plan_of(STEPS, strategy, states=60)
-        result = bptt(cell, times(), start(nested), loss, plan=plan)
+        result = bptt(cell, times(), start(nested), loss, plan=plan_of(STEPS, strategy, states=60))
         assert_close(gradients(result.loss, parameters), expected, relative=1e-4)
-        assert not any(one.requires_grad for one in torch.utils._pytree.tree_leaves(result.state))
+        assert not any(one.requires_grad for one in tree_leaves(result.state))
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["tensor", "nested"])
+@is_nested
 def test_nor_without_gradients(nested: bool) -> None:
     """The outputs of unroll are kept; the graphs of 400 steps would be as many again, three times."""
     cell = Switched(nested=nested)
     with torch.no_grad(), LiveBytes() as live:
         outputs, state = unroll(cell, times(), start(nested), plan=plan_of(STEPS, "standard", states=60))
-    kept = torch.utils._pytree.tree_leaves(outputs)
-    assert live.peak <= sum(one.nbytes for one in kept) + 20 * STATE
-    assert not any(one.requires_grad for one in torch.utils._pytree.tree_leaves((outputs, state)))
+    assert live.peak <= sum(one.nbytes for one in tree_leaves(outputs)) + 20 * STATE
+    assert not any(one.requires_grad for one in tree_leaves((outputs, state)))
 
 
 class SwitchedLIF(LIF):
@@ -120,16 +124,8 @@ def test_nor_by_a_cell_of_chunks() -> None:
     for kind in (SwitchedLIF, LIF):
         torch.manual_seed(0)
         cell = kind(8, UNITS)
-        plan = plan_of(STEPS, "standard", states=60, alpha=1)
         with LiveBytes() as live:
-            result = bptt(
-                cell,
-                torch.randn(STEPS, BATCH, 8),
-                cell.initial_state(BATCH),
-                lambda _, spikes: spikes.mean(),
-                plan=plan,
-            )
-            found.append(gradients(result.loss, list(cell.parameters())))
+            found.append(gradients(run_spiking(cell).loss, list(cell.parameters())))
         peaks.append(live.peak)
     assert peaks[0] <= peaks[1] + 35 * STATE
     assert_close(found[0], found[1], relative=1e-4)

@@ -1,7 +1,9 @@
-"""Law 5: gradients of any executed plan equal those of plain backpropagation through time."""
+"""Law 5: gradients of any executed plan equal those of plain backpropagation through time, with hooks, too."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,13 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from ckptplan import Infeasible
+from ckptplan import Infeasible, InputError
 from ckptplan.planning.playback import make_schedule
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
 from ckptplan.torch.device.meters import LiveBytes
-from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
+from tests.torch.support import assert_close, forget_measurements, gradients, gru, job, plain, plan_of
+from tests.torch.tables import STEPS, STRATEGIES, Call, Row, Table, build, differentiate, plan, squares
+
+RERUN = ("standard", "double", "revolve", "optimal")
+SOME = ("base", "standard", "double", "revolve")
+TABLE = Table()
 
 
 @pytest.mark.parametrize("strategy", all_strategies())
@@ -32,7 +40,7 @@ def test_gradients_equal_those_of_plain_bptt(
 ) -> None:
     """Of parameters, of another module in the loss, of inputs and of the initial state; in fp64."""
     try:
-        plan = plan_of(steps, strategy, states=states, alpha=alpha)
+        chosen = plan_of(steps, strategy, states=states, alpha=alpha)
     except Infeasible:
         return
     cell, parameters = gru(seed)
@@ -51,69 +59,74 @@ def test_gradients_equal_those_of_plain_bptt(
     expected = sum((loss(step, one) for step, one in enumerate(outputs)), final.sum())
     theirs = gradients(expected, wanted)
     given_loss: dict[str, Any] = {"chunk_loss": chunk_loss} if chunked else {"loss": loss}
-    result = bptt(cell, inputs, state, plan=plan, final_loss=torch.sum, **given_loss)
+    result = bptt(cell, inputs, state, plan=chosen, final_loss=torch.sum, **given_loss)
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-12)
     assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
-    stacked, last = unroll(cell, inputs, state, plan=plan)
+    stacked, last = unroll(cell, inputs, state, plan=chosen)
     assert torch.equal(stacked, torch.stack(outputs))
     assert torch.equal(last, final)
     ours = sum((loss(step, one) for step, one in enumerate(stacked)), last.sum())
     assert_close(gradients(ours, wanted), theirs, relative=1e-12)
 
 
-@pytest.mark.parametrize("strategy", ["standard", "double", "optimal", "revolve"])
-def test_in_single_precision(strategy: str) -> None:
-    cell, parameters = gru(dtype=torch.float32)
-    inputs, state = job(64, dtype=torch.float32)
-    wanted = [state, inputs, *parameters]
-    outputs, _ = plain(cell, inputs, state, 64)
-    theirs = gradients(torch.stack(outputs).square().sum(), wanted)
-    result = bptt(
-        cell, inputs, state, lambda _, output: output.square().sum(), plan=plan_of(64, strategy, states=30)
-    )
-    assert_close(gradients(result.loss, wanted), theirs, relative=1e-5)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("row", TABLE)
+def test_a_call_has_the_gradients_of_a_plain_loop(row: Row) -> None:
+    row.check()
 
 
-@pytest.mark.parametrize("strategy", ["base", "standard", "double", "revolve"])
-def test_a_cell_may_enter_autocast_by_itself(strategy: str) -> None:
-    """Its casts are made anew in each step, whether the step runs for the first time or again."""
-    torch.manual_seed(0)
+# Precision
+
+
+def run_in_single_precision(autocast: bool | None = None, steps: int = STEPS) -> Call:
+    """Return a call whose cell enters or leaves autocast by itself.
+
+    Casts are made anew in each step, whether the step runs for the first time or again. Gradients have the
+    precision of the steps, as those of a plain loop outside of autocast.
+    """
     module = torch.nn.GRUCell(5, 7)
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(autocast)):
             state = module(x, state)
         state = state.float()
         return state, state
 
-    inputs, state = job(24, dtype=torch.float32)
-    outputs, _ = plain(cell, inputs, state, 24)
-    theirs = torch.stack([one.square().sum() for one in outputs]).sum()
-    plan = plan_of(24, strategy, states=1000 if strategy == "base" else 16)
-    ours = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan).loss
-    wanted = list(module.parameters())
-    assert_close(gradients(ours, wanted), gradients(theirs, wanted), relative=1e-5)
+    inputs, state = job(steps, dtype=torch.float32)
+    return Call(
+        cell=cell,
+        inputs=inputs,
+        state=state,
+        parameters=list(module.parameters()),
+        context=partial(torch.autocast, "cpu", dtype=torch.bfloat16) if autocast is False else nullcontext,
+        relative=1e-5,
+        steps=steps,
+    )
 
 
-@pytest.mark.parametrize("strategy", ["base", "standard", "double", "revolve"])
-def test_a_cell_may_leave_autocast_by_itself(strategy: str) -> None:
-    """Its gradients have the precision of its steps, as those of a plain loop outside of autocast."""
-    torch.manual_seed(0)
-    module = torch.nn.GRUCell(5, 7)
+TABLE.add("single precision", partial(run_in_single_precision, steps=64), ways=RERUN)
+TABLE.add("a cell enters autocast", partial(run_in_single_precision, True), ways=SOME)
+TABLE.add("a cell leaves autocast", partial(run_in_single_precision, False), ways=SOME)
 
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        with torch.autocast("cpu", enabled=False):
-            state = module(x, state)
-        return state, state
 
-    inputs, state = job(24, dtype=torch.float32)
-    plan = plan_of(24, strategy, states=1000 if strategy == "base" else 16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs, _ = plain(cell, inputs, state, 24)
-        theirs = torch.stack([one.square().sum() for one in outputs]).sum()
-        ours = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan).loss
-    wanted = list(module.parameters())
-    assert_close(gradients(ours, wanted), gradients(theirs, wanted), relative=1e-5)
+@TABLE.row(ways=["standard", "double"])
+def losses_are_less_precise_than_parameters_and_states_are_sparse() -> Call:
+    cell, parameters = gru()
+
+    def step(state: Any, x: torch.Tensor) -> Any:
+        hidden, _ = cell(state.to_dense(), x)
+        return hidden.to_sparse(), hidden.float()
+
+    return Call(
+        cell=step,
+        state=job(STEPS)[1].detach().to_sparse(),
+        loss=lambda _, output: output.square().mean(),
+        parameters=parameters,
+        relative=1e-5,
+    )
+
+
+# Backward passes
 
 
 class Solved(torch.autograd.Function):
@@ -135,22 +148,29 @@ class Solved(torch.autograd.Function):
             return torch.autograd.grad(torch.tanh(ctx.weight * x), [x, ctx.weight], gradient)
 
 
-@pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
-def test_a_backward_pass_within_another_one_gets_its_own_gradients(strategy: str) -> None:
+@TABLE.row(ways=["base", "standard", "revolve"])
+def a_backward_pass_within_another_one_gets_its_own_gradients() -> Call:
     """Gradients of parameters are added up as they come; those of an inner pass are not among them."""
-    torch.manual_seed(0)
     weight, bias = (torch.randn(7).double().requires_grad_() for _ in range(2))
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
         state = Solved.apply(state + x[:, :1], weight) + bias * weight  # type: ignore[no-untyped-call]
         return state, state
 
-    inputs, state = job(24)
-    wanted = [weight, bias, state]
-    theirs = gradients(torch.stack(plain(cell, inputs, state, 24)[0]).square().sum(), wanted)
-    plan = plan_of(24, strategy, states=60 if strategy == "base" else 14)
-    result = bptt(cell, inputs, state, lambda _, h: h.square().sum(), plan=plan)
-    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+    return Call(cell=cell, parameters=[weight, bias])
+
+
+@TABLE.row(ways=["memory"])
+def a_step_uses_forward_mode_inside() -> Call:
+    """What it keeps has zeros without memory among it."""
+    inner = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        pair: Any = torch.func.jvp(lambda one: inner(x, one), (state,), (torch.ones_like(state),))
+        after, moved = pair
+        return (state + after) / 2, moved
+
+    return Call(cell=cell, parameters=list(inner.parameters()), options={"memory": "1 MB"}, relative=1e-9)
 
 
 def test_one_gradient_of_a_parameter_is_alive_beside_the_sums() -> None:
@@ -162,11 +182,11 @@ def test_one_gradient_of_a_parameter_is_alive_beside_the_sums() -> None:
         state = torch.tanh(layers(state) + x)
         return state, state
 
-    plan = make_schedule("revolve", steps=12, chunk_size=1, nb_local=3)
+    chosen = make_schedule("revolve", steps=12, chunk_size=1, nb_local=3)
     inputs = torch.randn(12, 1, 128)
     for _ in range(2):
         with LiveBytes() as live:
-            bptt(cell, inputs, torch.zeros(1, 128), lambda _, h: h.sum(), plan=plan).loss.backward()
+            bptt(cell, inputs, torch.zeros(1, 128), lambda _, h: h.sum(), plan=chosen).loss.backward()
         layers.zero_grad()
     size = 4 * 128 * 128
     assert (8 + 1) * size < live.peak < (8 + 3) * size
@@ -198,43 +218,6 @@ def test_gradients_are_the_same_while_something_watches_operations(steps: int) -
         assert_close(found, expected, relative=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_step_may_use_forward_mode_inside() -> None:
-    """What it keeps has zeros without memory among it."""
-    torch.manual_seed(0)
-    inner = torch.nn.GRUCell(5, 7).double()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        pair: Any = torch.func.jvp(lambda one: inner(x, one), (state,), (torch.ones_like(state),))
-        after, moved = pair
-        return (state + after) / 2, moved
-
-    inputs, state = job(12)
-    wanted = [inputs, *inner.parameters()]
-    result = bptt(cell, inputs, state, lambda _, output: output.square().sum(), memory="1 MB")
-    outputs, _ = plain(cell, inputs, state, 12)
-    theirs = torch.stack(outputs).square().sum()
-    assert_close(gradients(result.loss, wanted), gradients(theirs, wanted), relative=1e-9)
-
-
-@pytest.mark.parametrize("strategy", ["standard", "double"])
-def test_losses_may_be_less_precise_than_parameters_and_states_sparse(strategy: str) -> None:
-    cell, wanted = gru()
-    inputs, state = job(24)
-
-    def step(given: Any, x: torch.Tensor) -> Any:
-        hidden, _ = cell(given.to_dense(), x)
-        return hidden.to_sparse(), hidden.float()
-
-    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
-        return output.square().mean()
-
-    outputs, _ = plain(step, inputs, state.detach().to_sparse(), 24)
-    theirs = gradients(torch.stack([loss(0, output) for output in outputs]).sum(), wanted)
-    result = bptt(step, inputs, state.detach().to_sparse(), loss, plan=plan_of(24, strategy, states=14))
-    assert_close(gradients(result.loss, wanted), theirs, relative=1e-5)
-
-
 def test_sparse_gradients_stay_sparse() -> None:
     """As in plain backpropagation: some optimizers take no others."""
     table, cell = torch.nn.Embedding(20, 5, sparse=True).double(), torch.nn.RNNCell(5, 7).double()
@@ -244,41 +227,148 @@ def test_sparse_gradients_stay_sparse() -> None:
         state = cell(table(x), state)
         return state, state
 
-    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
-        return output.square().sum()
-
     wanted = [table.weight, *cell.parameters()]
     outputs, _ = plain(step, inputs, state, 12)
     theirs = torch.autograd.grad(torch.stack(outputs).square().sum(), wanted)
-    result = bptt(step, inputs, state, loss, plan=plan_of(12, "double", states=5))
+    result = bptt(step, inputs, state, squares, plan=plan_of(12, "double", states=5))
     ours = torch.autograd.grad(result.loss, wanted)
     assert ours[0].is_sparse
     assert_close([ours[0].to_dense(), *ours[1:]], [theirs[0].to_dense(), *theirs[1:]], relative=1e-12)
 
 
-@pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("case", ["hook", "chain", "leaf"])
-def test_named_tensors_may_be_computed_with_hooks_or_from_each_other(case: str, *, verify: bool) -> None:
-    """A hook sees the whole gradient once, as in a plain loop."""
+# Hooks
+
+
+def name_tensors(case: str, *, verify: bool) -> Call:
+    """Return a call with named tensors that have a hook, or are computed from each other or from a leaf."""
     weight = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
-    inputs, state = torch.randn(12, 3, 5, dtype=torch.float64), torch.zeros(3, 5, dtype=torch.float64)
-    found = []
-    for planned in (True, False):
-        first = 2 * weight
-        second = first + 1
-        if case == "hook":
-            first.register_hook(lambda gradient: gradient.clamp(-1, 1))
-        named = {"hook": [first], "chain": [second, first], "leaf": [first, weight]}[case]
+    first = 2 * weight
+    second = first + 1
+    if case == "hook":
+        # It sees the whole gradient once.
+        first.register_hook(clip)
+    named = {"hook": [first], "chain": [second, first], "leaf": [first, weight]}[case]
 
-        def step(state: torch.Tensor, x: torch.Tensor, *, named: Any = named) -> Any:
-            state = torch.tanh(state @ named[0] + x)
-            return state, state
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = torch.tanh(state @ named[0] + x)
+        return state, state
 
-        if planned:
-            plan = plan_of(12, "double", states=5)
-            options: Any = {"plan": plan, "parameters": named, "verify": verify}
-            total = bptt(step, inputs, state, lambda _, one: one.sum(), **options).loss
-        else:
-            total = torch.stack(plain(step, inputs, state, 12)[0]).sum()
-        found.append(gradients(total, [weight]))
-    assert_close(*found, relative=1e-12)
+    state, options = torch.zeros(3, 5, dtype=torch.float64), {"parameters": named, "verify": verify}
+    return Call(cell=cell, state=state, loss=lambda _, one: one.sum(), parameters=[weight], options=options)
+
+
+def clip(gradient: torch.Tensor) -> torch.Tensor:
+    """Clip a gradient: not linear, so that parts of it give another result than the whole."""
+    return gradient.clamp(-0.2, 0.2)
+
+
+def hook_returned_state(*, is_output: bool, is_hooked: bool = True) -> Call:
+    """Return a call of a cell that clips the gradient of the state that it returns.
+
+    The hook sees the whole gradient, also where one recorded run of steps ends and the loss of its last step
+    depends on the state.
+    """
+    inner, parameters = gru()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state, _ = inner(state, x)
+        if state.requires_grad and is_hooked:
+            state.register_hook(clip)
+        return state, state if is_output else torch.sin(3 * state)
+
+    return Call(cell=cell, parameters=parameters, final_loss=torch.sum)
+
+
+def hook_given_state(*, passes_on: bool) -> Call:
+    """Return a call of a cell that clips the gradients of the state that it is given.
+
+    Where a recorded run of steps begins, the loss of the step before adds to them in the run before. A part of
+    the state that steps pass on as it is has the hooks of all steps.
+    """
+    inner, parameters = gru()
+
+    def cell(state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        for one in state:
+            if one.requires_grad:
+                one.register_hook(clip)
+        hidden, same = state
+        new = inner(hidden, x)[0] + 0.1 * same
+        return (new, same if passes_on else 0.9 * same), torch.sin(3 * new)
+
+    second = torch.ones(3, 7).double().requires_grad_()
+    return Call(cell=cell, state=(job(STEPS)[1], second), parameters=parameters)
+
+
+for _flag in (False, True):
+    for _case in ("hook", "chain", "leaf"):
+        TABLE.add(f"named, {_case}, {_flag}", partial(name_tensors, _case, verify=_flag), ways=["double"])
+    _make = partial(hook_returned_state, is_output=_flag)
+    TABLE.add(f"hooks of the returned state {_flag}", _make, ways=(*STRATEGIES, "unroll"))
+    _make = partial(hook_given_state, passes_on=_flag)
+    TABLE.add(f"hooks of the given state {_flag}", _make, ways=STRATEGIES)
+
+
+def test_a_hook_on_the_returned_state_changes_each_gradient() -> None:
+    """Otherwise the comparison with a plain loop would show nothing."""
+    hooked, others = (
+        differentiate(build(partial(hook_returned_state, is_output=False, is_hooked=is_hooked)), None)
+        for is_hooked in (True, False)
+    )
+    assert not any(torch.allclose(one, other) for one, other in zip(hooked, others, strict=True))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_operations_are_counted_while_a_network_trains(strategy: str) -> None:
+    """FlopCounterMode hooks what each module is given, which torch.autograd.grad refuses for leaves."""
+    module = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = module(x, state)
+        return state, state
+
+    inputs, start = job(STEPS)
+    inputs = inputs.detach()
+    wanted = [start, *module.parameters()]
+    found: list[list[Any]] = []
+    counted: list[int] = []
+    for planned in (False, True):
+        with FlopCounterMode(display=False) as counter:
+            state = 1 * start
+            if planned:
+                loss = bptt(cell, inputs, state, squares, plan=plan(strategy)).loss
+            else:
+                loss = torch.stack(plain(cell, inputs, state, STEPS)[0]).square().sum()
+            loss.backward()
+        found.append([one.grad for one in wanted])
+        counted.append(counter.get_total_flops())
+        for one in wanted:
+            one.grad = None
+    assert_close(found[1], found[0], relative=1e-12)
+    assert counted[1] >= counted[0] > 0
+    if strategy != "base":
+        forget_measurements()
+        with FlopCounterMode(display=False), pytest.raises(InputError, match="A leaf node was passed"):
+            bptt(cell, inputs, start, squares, plan=plan(strategy))
+
+
+def test_a_hook_on_the_initial_state_is_the_callers() -> None:
+    """It sees the whole gradient once, and the steps do not see it."""
+    call, seen = hook_returned_state(is_output=False), list[torch.Tensor]()
+    call.state.register_hook(lambda gradient: seen.append(gradient.clone()))
+    result = bptt(call.cell, call.inputs, call.state, squares, plan=plan("standard"))
+    (found,) = gradients(result.loss, [call.state])
+    (once,) = seen
+    assert torch.equal(once, found)
+
+
+def shrink(tensor: torch.Tensor) -> torch.Tensor:
+    """Change a tensor that is saved."""
+    return 0.9 * tensor if tensor.is_floating_point() else tensor
+
+
+@TABLE.row(ways=["base", "standard", "revolve"])
+def hooks_on_saved_tensors_apply_to_all_tapes() -> Call:
+    """Those in force in the forward pass; tapes of steps that run again are made in the backward pass."""
+    cell, parameters = gru()
+    context = partial(torch.autograd.graph.saved_tensors_hooks, shrink, lambda tensor: tensor)
+    return Call(cell=cell, parameters=parameters, context=context)

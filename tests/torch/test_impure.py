@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,17 +11,17 @@ import pytest
 import torch
 
 from ckptplan import InputError
-from ckptplan.torch import bptt, measured_sizes, unroll
+from ckptplan.torch import bptt, unroll
 from tests.torch.impure.__main__ import BEGIN, END, PAGE, WITHOUT_REFERENCE, shorten
-from tests.torch.impure.cases import CASES, STEPS, squares
-from tests.torch.impure.modules import AppendedOnly, LastState, Logged, SideList
-from tests.torch.impure.outcome import STRATEGIES, plan, run
-from tests.torch.support import assert_close, gradients, job, plain
+from tests.torch.impure.cases import CASES, Cell, call, run
+from tests.torch.impure.modules import Records
+from tests.torch.support import gru, job, plain
+from tests.torch.tables import STEPS, STRATEGIES, Call, Row, plan, squares
 
 #: The cases that only base executes, with words of the message that other plans give.
 REFUSED = {
-    "HookedGradFn": "hooks the grad_fn of a state",
-    "ParameterSwapped": "use a tensor with requires_grad that neither the cell nor its first steps reached",
+    "hooked_grad_fn": "hooks the grad_fn of a state",
+    "parameter_swapped": "use a tensor with requires_grad that neither the cell nor its first steps reached",
     "cached_weight": "fills weight, a cache of results",
     "chunk_gradient_of_the_cut": "the gradient of cell.inner.weight_ih differs",
     "chunk_loss_of_the_cut": "the sum of the losses is",
@@ -34,9 +35,9 @@ REFUSED = {
     "loss_with_iterator": "takes values from targets, an iterator",
     WITHOUT_REFERENCE: "differs when its steps run again",
 }
-WITHOUT_BASE = [strategy for strategy in STRATEGIES if strategy != "base"]
 # PyTorch's compiler looks at the gradient of each state that it is called with.
 compiled = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+SECTION = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +61,6 @@ def test_it_is_right_or_refused(name: str, strategy: str) -> None:
         assert outcome.kind == "right"
 
 
-SECTION = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-
-
 def test_the_page_counts_all_cases_and_names_the_refused_ones() -> None:
     families = {case.family for case in CASES.values()}
     assert SECTION.startswith(
@@ -79,7 +77,7 @@ def read_outcome(name: str) -> str:
 
 def test_a_refusal_leaves_modules_and_generators_as_they_were() -> None:
     weights = iter([0.0, 1.0, 2.0])
-    (inputs, state), cell, drawn = job(STEPS), AppendedOnly(), torch.get_rng_state()
+    (inputs, state), cell, drawn = job(STEPS), Records.appended_only(), torch.get_rng_state()
 
     def loss(_: int, output: torch.Tensor) -> torch.Tensor:
         return output.square().sum() * next(weights) * torch.rand(())
@@ -95,10 +93,10 @@ def test_a_refusal_leaves_modules_and_generators_as_they_were() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_records_have_an_entry_for_each_step_before_and_after_the_backward_pass(strategy: str) -> None:
-    for cell in (AppendedOnly(), Logged()):
+    for cell in (Records.appended_only(), Records.logged()):
         inputs, state = job(STEPS)
         result = bptt(cell, inputs, state, squares, plan=plan(strategy))
-        record = cell.kept if isinstance(cell, AppendedOnly) else cell.kept["sums"]
+        record = cell.kept if isinstance(cell.kept, list) else cell.kept["sums"]
         assert len(record) == cell.calls == STEPS
         seen = list(record)
         result.loss.backward()
@@ -107,45 +105,56 @@ def test_records_have_an_entry_for_each_step_before_and_after_the_backward_pass(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("make", [LastState, SideList])
-def test_what_steps_leave_behind_has_the_gradients_of_a_plain_loop(make: Any, strategy: str) -> None:
+def test_lists_and_counts_that_steps_make_are_written_once(strategy: str) -> None:
+    inner, _ = gru()
+    log: defaultdict[int, list[float]] = defaultdict(list)
+    kept: dict[str, Any] = {}
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        kept.setdefault("count", torch.zeros(())).add_(1)
+        return inner(state, x)
+
+    def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+        log[step].append(float(output.detach().sum()))
+        return output.square().sum()
+
+    bptt(cell, *job(STEPS), loss, plan=plan(strategy)).loss.backward()
+    assert [len(log[step]) for step in range(STEPS)] == [1] * STEPS
+    assert int(kept["count"]) == STEPS
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("kind", [Records.last_state, Records.side_list])
+def test_what_steps_leave_behind_has_the_gradients_of_a_plain_loop(kind: type[Cell], strategy: str) -> None:
     """The last state, or all states in a list, of which a loss is made after the sequence."""
 
-    def differentiate(planned: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        (inputs, state), cell = job(STEPS), make()
-        if planned:
-            total = bptt(cell, inputs, state, squares, plan=plan(strategy)).loss
-        else:
-            total = sum(squares(0, output) for output in plain(cell, inputs, state, STEPS)[0])
-        left = cell.kept if make is LastState else torch.stack(cell.kept)
-        return gradients(total + left.square().sum(), [inputs, state, *cell.parameters()])
+    def make() -> Call:
+        cell = kind()
 
-    assert_close(differentiate(planned=True), differentiate(planned=False), relative=1e-9)
+        def measure() -> torch.Tensor:
+            left = cell.kept if kind is Records.last_state else torch.stack(cell.kept)
+            return torch.as_tensor(left).square().sum()
+
+        return call(cell, later_loss=measure)
+
+    Row(make, strategy).check()
 
 
-def test_sizes_are_measured_without_a_trace() -> None:
-    inputs, state = job(STEPS)
+class Lazy(Cell):
+    """A cell with layers that their first step makes."""
 
-    class Net(AppendedOnly):
-        def begin(self) -> None:
-            super().begin()
-            self.norm = torch.nn.BatchNorm1d(7).double()
+    def begin(self) -> None:
+        self.kept = []
+        self.linear, self.norm = torch.nn.LazyLinear(7).double(), torch.nn.LazyBatchNorm1d().double()
 
-        def after(self, state: torch.Tensor) -> Any:
-            return super().after(self.norm(torch.nn.functional.dropout(state)))
-
-    cell, drawn = Net(), torch.get_rng_state()
-    measured_sizes(cell, inputs, state)
-    assert cell.kept == []
-    assert cell.calls == 0
-    assert cell.norm.num_batches_tracked == 0
-    assert torch.equal(torch.get_rng_state(), drawn)
+    def after(self, state: torch.Tensor) -> Any:
+        self.kept.append(float(state.detach().sum()))
+        return self.norm(self.linear(state))
 
 
 @pytest.mark.parametrize("memory", ["20 kB", "50 MB"])
 def test_the_numbers_that_a_lazy_module_draws_stay_drawn(memory: str) -> None:
-    def train(step: Callable[[Any, Any, Any], Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def train(run: Callable[..., object], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         torch.manual_seed(0)
         inner, layer = torch.nn.GRUCell(6, 8), torch.nn.LazyLinear(6)
 
@@ -153,26 +162,15 @@ def test_the_numbers_that_a_lazy_module_draws_stay_drawn(memory: str) -> None:
             state = inner(layer(x).relu(), state)
             return state, state
 
-        step(cell, torch.randn(STEPS, 4, 5), torch.zeros(4, 8))
+        run(cell, torch.randn(STEPS, 4, 5), torch.zeros(4, 8), **options)
         return layer.weight, torch.rand(3)
 
-    expected = train(lambda cell, inputs, state: plain(cell, inputs, state, STEPS))
-    found = train(lambda cell, inputs, state: unroll(cell, inputs, state, memory=memory))
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+    pairs = zip(train(unroll, memory=memory), train(plain, steps=STEPS), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
 def test_a_lazy_module_counts_no_step_more_than_a_plain_loop() -> None:
-    class Lazy(AppendedOnly):
-        def begin(self) -> None:
-            super().begin()
-            self.linear, self.norm = torch.nn.LazyLinear(7).double(), torch.nn.LazyBatchNorm1d().double()
-
-        def after(self, state: torch.Tensor) -> Any:
-            return super().after(self.norm(self.linear(state)))
-
-    inputs, state = job(STEPS)
-    cell = Lazy()
+    (inputs, state), cell = job(STEPS), Lazy()
     bptt(cell, inputs, state, squares, plan=plan("revolve")).loss.backward()
     assert cell.norm.num_batches_tracked == STEPS
     assert len(cell.kept) == cell.calls == STEPS

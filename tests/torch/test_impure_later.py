@@ -6,16 +6,17 @@ Each impure case is put behind a gate. While it is closed, steps are pure and us
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ckptplan import InputError
-from ckptplan.torch import bptt
-from tests.torch.impure.cases import CASES, STEPS, Case, Job
-from tests.torch.impure.outcome import build, list_wanted, plan
-from tests.torch.support import assert_close, forget_measurements, gradients
+from tests.torch.impure.cases import CASES, Case
+from tests.torch.support import assert_close, forget_measurements
+from tests.torch.tables import STEPS, Call, build, differentiate
 from tests.torch.test_impure import REFUSED
 
 # PyTorch's compiler looks at the gradient of each state that it is called with.
@@ -51,70 +52,59 @@ class Gate:
 
 
 class Gated:
-    """A job whose cell and loss are pure as long as a gate is closed."""
+    """A call whose cell and loss are pure as long as a gate is closed."""
 
-    def __init__(self, one: Job, gate: Gate) -> None:
-        self.one, self.gate = one, gate
+    def __init__(self, call: Call, gate: Gate) -> None:
+        self.call, self.gate, self.used = call, gate, call.list_parameters()
 
     def step(self, state: Any, x: torch.Tensor) -> Any:
         """Take a step."""
         self.gate.count()
         if self.gate.is_open():
-            return self.one.cell(state, x)
-        used = sum((one.sum() for one in self.one.parameters), torch.zeros(())) * 1e-3 + x.mean()
+            return self.call.cell(state, x)
+        used = sum((one.sum() for one in self.used), torch.zeros(())) * 1e-3 + x.mean()
 
         def push(leaf: Any) -> Any:
             floats = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
             return (leaf * 0.9 + 0.01 * used).to(leaf.dtype) if floats else leaf
 
-        after = torch.utils._pytree.tree_map(push, state)
+        after = tree_map(push, state)
         return after, after
 
     def loss(self, step: int, output: Any) -> torch.Tensor:
         """Return the loss of a step."""
         if self.gate.is_open():
-            found: torch.Tensor = self.one.loss(step, output)
+            found: torch.Tensor = self.call.loss(step, output)
             return found
-        leaves = torch.utils._pytree.tree_leaves(output)
-        floats = [one for one in leaves if isinstance(one, torch.Tensor) and one.is_floating_point()]
+        floats = [
+            one for one in tree_leaves(output) if isinstance(one, torch.Tensor) and one.is_floating_point()
+        ]
         return sum((one.square().sum() for one in floats), torch.zeros(()))
 
 
 def run_twice(case: Case, kind: str, strategy: str | None) -> list[torch.Tensor]:
     """Return the gradients of the second of two sequences."""
-    one, gate = build(case), Gate(kind)
-    gated, wanted = Gated(one, gate), list_wanted(one)
+    made, gate = build(case.build), Gate(kind)
+    gated = Gated(made, gate)
+    call = replace(
+        made, cell=gated.step, loss=gated.loss, chunk_loss=None, parameters=gated.used, between=int, finish=int
+    )
     try:
-        found: list[torch.Tensor] = []
-        for second in (False, True):
-            if second:
-                gate.open()
-            found = gradients(sum_up(gated, None if strategy is None else plan(strategy)), wanted)
-        return found
+        differentiate(call, strategy)
+        gate.open()
+        return differentiate(call, strategy)
     finally:
-        one.finish()
-
-
-def sum_up(gated: Gated, plan: Any) -> torch.Tensor:
-    """Return the loss of a sequence."""
-    one = gated.one
-    if plan is not None:
-        return bptt(gated.step, one.inputs, one.state, gated.loss, plan=plan).loss
-    state, terms = one.state, []
-    for step in range(STEPS):
-        state, output = gated.step(state, one.inputs[step])
-        terms.append(gated.loss(step, output))
-    return sum(terms, torch.zeros(()))
+        made.finish()
 
 
 #: The cases that are right in a first call alone, by words of the message. A first call copies the tensors
 #: into which steps may write; later calls copy those into which steps were observed to write.
 NO_COPY, OTHER_STATE = "of which there is no copy", "differs when its steps run again"
 REFUSED_LATER = {
-    NO_COPY: """RingBuffer ParameterScaled TruncatedByTensorClock refractory own_statistics instance_norm
+    NO_COPY: """ring_buffer parameter_scaled truncated_by_tensor_clock refractory own_statistics instance_norm
         batch_norm batch_norm_compiled batch_norm_cumulative batch_norm_in_loss batch_norm_late
         batch_norm_through_time data_dependent_scale spectral_norm spectral_norm_hook""",
-    OTHER_STATE: "Hebbian asks_for_requires_grad grad_mode",
+    OTHER_STATE: "hebbian asks_for_requires_grad grad_mode",
     "when the step runs again": "loss_by_grad_mode",
     "a cache of results": "cached_gradient_noise cached_noise",
 }
@@ -142,7 +132,7 @@ def test_it_is_right_or_refused(name: str, kind: str, strategy: str) -> None:
     assert_close(ours, theirs, relative=1e-9)
 
 
-@pytest.mark.parametrize("name", ["RingBuffer", "ParameterScaled", "TruncatedByTensorClock"])
+@pytest.mark.parametrize("name", ["ring_buffer", "parameter_scaled", "truncated_by_tensor_clock"])
 def test_a_call_with_a_new_network_knows_what_was_written_without_a_copy(name: str) -> None:
     forget_measurements()
     with pytest.raises(InputError, match=NO_COPY):

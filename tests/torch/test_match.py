@@ -97,17 +97,15 @@ def test_wrapped_modules_and_outputs_are_compared_too() -> None:
         wrap(nn.GRUCell(INPUTS, 80), plan=plan, strict=True)(data)
 
 
-def test_schedules_and_plans_without_sizes_are_not_compared() -> None:
+def test_plans_without_sizes_are_not_compared() -> None:
     run(make_cell("GRUCell", 80), plan_of(STEPS, states=20), strict=True)
-    actions = tuple(ckptplan.actions(plan_of(STEPS, states=20)))
-    with pytest.raises(InputError, match="strict: has no effect"):
-        run(make_cell("GRUCell", 8), ckptplan.Schedule(steps=STEPS, actions=actions), strict=True)
 
 
 def test_measuring_leaves_everything_as_it_was() -> None:
-    net = nn.Sequential(nn.Linear(INPUTS, INPUTS), nn.BatchNorm1d(INPUTS), nn.Dropout())
+    net, record = nn.Sequential(nn.Linear(INPUTS, INPUTS), nn.BatchNorm1d(INPUTS), nn.Dropout()), list[int]()
 
     def cell(state: Any, x: Any) -> Any:
+        record.append(1)
         state = torch.tanh(state + net(x))
         return state, state
 
@@ -119,8 +117,7 @@ def test_measuring_leaves_everything_as_it_was() -> None:
     assert sizes.state_bytes == 4 * (BATCH * INPUTS + 2 * INPUTS) + 8
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(torch.equal(before[name], one) for name, one in net.state_dict().items())
-    with pytest.raises(InputError, match="has nothing that requires a gradient"):
-        measured_sizes(lambda state, x: (state + x, x), torch.randn(STEPS, 3), torch.zeros(3))
+    assert record == []
 
 
 @pytest.mark.parametrize("when", ["forward", "backward", "base"])
@@ -137,12 +134,6 @@ def test_exhausted_memory_is_explained(when: str) -> None:
         state = torch.tanh(module(x) + state)
         return state, state
 
+    inputs, state = torch.randn(STEPS, BATCH, INPUTS), torch.zeros(BATCH, INPUTS)
     with pytest.raises(OutOfMemory, match="memory ran out: the plan predicts"):
-        bptt(
-            cell,
-            torch.randn(STEPS, BATCH, INPUTS),
-            torch.zeros(BATCH, INPUTS),
-            mean_square,
-            plan=plan,
-            verify=False,
-        ).loss.backward()
+        bptt(cell, inputs, state, mean_square, plan=plan, verify=False).loss.backward()

@@ -16,7 +16,7 @@ import ckptplan
 from ckptplan import InputError, online
 from ckptplan.schedule.actions import Advance, Backward, Record, Tier
 from ckptplan.torch import LIF, bptt
-from tests.torch.support import assert_close
+from tests.torch.support import assert_close, plain
 
 STEPS = 300
 
@@ -66,17 +66,33 @@ def gradients(value: torch.Tensor, net: Net, inputs: torch.Tensor, state: Any) -
     return list(torch.autograd.grad(value, [inputs, state[0], *net.parameters()]))
 
 
-@pytest.mark.parametrize("steps", np.random.default_rng(39).choice(STEPS, 30, replace=False) + 1)
-def test_gradients_are_those_of_a_plain_loop_wherever_it_ends(steps: int) -> None:
-    net, inputs, state = begin()
-    result = bptt(net, inputs, state, loss, final_loss=final_loss, plan=online(4), until=ends_at(steps))
+def compare(net: Net, inputs: torch.Tensor, state: Any, steps: int, **options: Any) -> Any:
+    """Compare the loss, its gradients and what is drawn next with those of a plain loop; return the result."""
+    options = {"final_loss": final_loss, "until": ends_at(steps), **options}
+    torch.manual_seed(5)
+    result = bptt(net, inputs, state, loss, **options)
+    drawn = torch.rand(1)
     found = gradients(result.loss, net, inputs, state)
+    torch.manual_seed(5)
     expected = plain_loss(net, inputs, state, steps)
+    assert torch.equal(drawn, torch.rand(1))
     torch.testing.assert_close(result.loss, expected)
     torch.testing.assert_close(found, gradients(expected, net, inputs, state))
     assert result.plan.steps == int(result.state[1]) == steps
+    return result
+
+
+@pytest.mark.parametrize("steps", np.random.default_rng(39).choice(STEPS, 30, replace=False) + 1)
+def test_gradients_are_those_of_a_plain_loop_wherever_it_ends(steps: int) -> None:
+    result = compare(*begin(), steps, plan=online(4))
     assert isinstance(result.plan, ckptplan.Schedule)
     result.plan.check()
+
+
+def test_random_numbers_are_drawn_again_as_they_were() -> None:
+    """Dropout in steps that run several times."""
+    _, inputs, state = begin()
+    compare(Net(dropout=0.4), inputs, state, 90, plan=online(3))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 11, 12, 13, 40])
@@ -84,17 +100,9 @@ def test_gradients_are_those_of_a_plain_loop_wherever_it_ends(steps: int) -> Non
 def test_a_short_sequence_runs_once(steps: int, dropout: float) -> None:
     """While states and tapes find room, steps are recorded; the last one again, with the final loss."""
     _, inputs, state = begin()
-    net, done = Net(dropout=dropout), list[Any]()
-    options: dict[str, Any] = {"final_loss": final_loss, "until": ends_at(steps)}
-    torch.manual_seed(5)
-    result = bptt(
-        net, inputs, state, loss, plan=online(100), observer=lambda action, _: done.append(action), **options
-    )
-    found = gradients(result.loss, net, inputs, state)
-    torch.manual_seed(5)
-    expected = plain_loss(net, inputs, state, steps)
-    torch.testing.assert_close(result.loss, expected)
-    torch.testing.assert_close(found, gradients(expected, net, inputs, state))
+    done = list[Any]()
+    observer = lambda action, _: done.append(action)  # noqa: E731 - reads as an option
+    result = compare(Net(dropout=dropout), inputs, state, steps, plan=online(100), observer=observer)
     assert list(result.plan) == [Record(0, steps), Backward(0, steps)]
     runs = [action.stop - action.start for action in done if isinstance(action, Advance | Record)]
     assert sum(runs) == steps + 1
@@ -127,52 +135,29 @@ def test_without_gradients_the_sequence_ends_at_the_same_step() -> None:
     assert result.plan.steps == 50
 
 
-def test_random_numbers_are_drawn_again_as_they_were() -> None:
-    """Dropout in steps that run several times, and generators end where those of a plain loop do."""
-    _, inputs, state = begin()
-    net = Net(dropout=0.4)
-    torch.manual_seed(5)
-    result = bptt(net, inputs, state, loss, final_loss=final_loss, plan=online(3), until=ends_at(90))
-    after = torch.rand(1)
-    found = gradients(result.loss, net, inputs, state)
-    torch.manual_seed(5)
-    expected = plain_loss(net, inputs, state, 90)
-    assert torch.equal(after, torch.rand(1))
-    torch.testing.assert_close(found, gradients(expected, net, inputs, state))
+class Held:
+    """An observer of the bytes that the executor holds in states and tapes, by the sizes of its parts."""
+
+    def __init__(self) -> None:
+        self.actions, self.bytes = list[object](), list[int]()
+
+    def __call__(self, action: object, executor: Any) -> None:
+        self.actions.append(action)
+        self.bytes.append(executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes))
 
 
 def test_a_limit_of_memory_is_kept() -> None:
-    """States and tapes that the executor holds, by the sizes of its parts; those of the inputs lie beside."""
+    """Inputs lie beside states and tapes."""
     net, inputs, state = begin()
-    beside = inputs.nbytes
-    seen: list[int] = []
-
-    def observe(_: object, executor: Any) -> None:
-        seen.append(executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes))
-
-    def run(limit: int) -> int:
-        result = bptt(
-            net,
-            inputs,
-            state,
-            loss,
-            final_loss=final_loss,
-            memory=beside + limit,
-            until=ends_at(200),
-            observer=observe,
-        )
-        found = gradients(result.loss, net, inputs, state)
-        expected = gradients(plain_loss(net, inputs, state, 200), net, inputs, state)
-        torch.testing.assert_close(found, expected)
-        most = max(seen)
-        seen.clear()
-        return most
-
-    little, more = run(16_000), run(24_000)
-    assert 0 < little <= 16_000
-    assert little < more <= 24_000
+    most = []
+    for limit in (16_000, 24_000):
+        held = Held()
+        compare(net, inputs, state, 200, memory=inputs.nbytes + limit, observer=held)
+        assert 0 < max(held.bytes) <= limit
+        most.append(max(held.bytes))
+    assert most[0] < most[1]
     with pytest.raises(InputError, match="memory: "):
-        run(2_000)
+        compare(net, inputs, state, 200, memory=inputs.nbytes + 2_000)
 
 
 @pytest.mark.parametrize("part", ["state", "tape"])
@@ -180,7 +165,6 @@ def test_a_limit_is_kept_where_states_or_tapes_grow_later(part: str) -> None:
     """As a state that remembers all outputs. The sequence begins again, planned for what was seen."""
     net, inputs, (hidden, count) = begin()
     inputs = inputs.detach()
-    begun, seen = list[object](), list[int]()
 
     def cell(state: Any, x: Any) -> Any:
         hidden, count, memory = state
@@ -193,10 +177,6 @@ def test_a_limit_is_kept_where_states_or_tapes_grow_later(part: str) -> None:
                 hidden = hidden.sin()
         return (hidden, count, memory), output + memory.mean()
 
-    def observe(action: object, executor: Any) -> None:
-        begun.append(action)
-        seen.append(executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes))
-
     def train(**options: Any) -> list[torch.Tensor]:
         state = hidden, count, torch.zeros(3, 1, dtype=torch.float64)
         result = bptt(cell, inputs, state, loss, until=ends_at(120), **options)
@@ -204,11 +184,10 @@ def test_a_limit_is_kept_where_states_or_tapes_grow_later(part: str) -> None:
         return list(torch.autograd.grad(result.loss, [hidden, *net.parameters()]))
 
     theirs = train(plan=online(200))
-    limit = 60_000
-    ours = train(memory=limit, observer=observe)
-    torch.testing.assert_close(ours, theirs)
-    assert 0 < max(seen) <= limit
-    assert 1 < begun.count(Advance(0, 1)) < 20
+    limit, held = 60_000, Held()
+    torch.testing.assert_close(train(memory=limit, observer=held), theirs)
+    assert 0 < max(held.bytes) <= limit
+    assert 1 < held.actions.count(Advance(0, 1)) < 20
 
 
 @pytest.mark.parametrize("where", ["cell", "until", "backward"])
@@ -239,6 +218,14 @@ def test_a_run_that_an_exception_ends_leaves_nothing(where: str) -> None:
     assert [one for one in states if one() is not None] == []
 
 
+def compare_cell(cell: Any, inputs: Any, state: Any, wanted: Any, **options: Any) -> None:
+    """Compare the gradients of any cell with those of a plain loop."""
+    outputs, _ = plain(cell, inputs, state, len(inputs))
+    theirs = torch.autograd.grad(torch.stack([*map(loss, range(len(inputs)), outputs)]).sum(), wanted)
+    result = bptt(cell, inputs, state, loss, plan=online(4), **options)
+    assert_close(torch.autograd.grad(result.loss, wanted), theirs, relative=1e-9)
+
+
 def test_a_variable_that_steps_count_in_is_a_part_of_the_state() -> None:
     net, inputs, state = begin()
     seen = [0.0]
@@ -246,18 +233,10 @@ def test_a_variable_that_steps_count_in_is_a_part_of_the_state() -> None:
     def cell(present: Any, x: Any) -> Any:
         seen[0] += 1
         (hidden, count), output = net(present, x)
-        return (hidden * (1 + 0.001 * seen[0]), count), output
+        return (hidden * (1 + 0.001 * (seen[0] % 90)), count), output
 
-    present, total = state, torch.zeros(())
-    for step in range(90):
-        present, output = cell(present, inputs[step])
-        total = total + loss(step, output)
-    wanted = [inputs, *net.parameters()]
-    theirs = torch.autograd.grad(total, wanted)
-    seen[0] = 0.0
-    result = bptt(cell, inputs, state, loss, plan=online(4), until=ends_at(90))
-    assert_close(torch.autograd.grad(result.loss, wanted), theirs, relative=1e-9)
-    assert seen == [90.0]
+    compare_cell(cell, inputs[:90], state, [inputs, *net.parameters()])
+    assert seen == [180.0]
 
 
 def test_steps_after_the_end_never_run() -> None:
@@ -277,16 +256,8 @@ def test_a_cell_that_runs_chunks_runs_step_by_step() -> None:
     """The sequence may end after any of them."""
     torch.manual_seed(3)
     cell = LIF(2, 6, dtype=torch.float64, threshold=0.3)
-    inputs, state = torch.randn(STEPS, 3, 2, dtype=torch.float64), cell.initial_state(3)
-    outputs = []
-    present = state
-    for x in inputs:
-        present, output = cell(present, x)
-        outputs.append(output)
-    wanted = list(cell.parameters())
-    theirs = torch.autograd.grad(torch.stack([*map(loss, range(STEPS), outputs)]).sum(), wanted)
-    result = bptt(cell, list(inputs), state, loss, plan=online(4))
-    assert_close(torch.autograd.grad(result.loss, wanted), theirs, relative=1e-9)
+    inputs = torch.randn(STEPS, 3, 2, dtype=torch.float64)
+    compare_cell(cell, list(inputs), cell.initial_state(3), list(cell.parameters()))
 
 
 @pytest.mark.parametrize(

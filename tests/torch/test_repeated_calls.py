@@ -21,9 +21,9 @@ import torch
 from ckptplan import InputError
 from ckptplan.torch import bptt, run_call, unroll
 from ckptplan.torch.adapters import TorchCell
-from tests.torch.impure.cases import STEPS, squares
 from tests.torch.limit_tables import mean_square
 from tests.torch.support import assert_close, forget_measurements, gradients, job, plan_of
+from tests.torch.tables import STEPS, squares
 
 PLAN = plan_of(STEPS, "standard", states=16)
 #: How often steps run under the plan.

@@ -6,7 +6,7 @@ import collections
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,9 @@ from torch.utils import _pytree
 
 from ckptplan.torch import bptt, measured_sizes, unroll
 from ckptplan.torch.state.nests import flatten
-from tests.torch.support import assert_close, gradients, plan_of
+from tests.torch.tables import STEPS, STRATEGIES, Call, Row, Table, plan, squares
 
-STEPS = 24
-STRATEGIES = ("base", "standard", "double", "revolve", "optimal")
-PLANS = {name: plan_of(STEPS, name, states=60 if name == "base" else 14) for name in STRATEGIES}
+TABLE = Table()
 
 
 class Mode(enum.Enum):
@@ -103,62 +101,53 @@ def step_nested(state: Any, x: Any, weight: Any) -> Any:
     return ((membrane, other + output), extra), other
 
 
-def values(number: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(number)
-    return torch.randn(3, 4, dtype=torch.float64, generator=generator).requires_grad_()
+#: Steps, each with a function that makes the initial state of its kind from a tensor.
+STATES: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], Any]]] = {
+    "ordinary": (step_membrane, Membrane),
+    "changed in place": (step_in_place, Membrane),
+    "frozen": (step_frozen, lambda v: Frozen(v=v)),
+    "within others": (
+        step_layers,
+        lambda v: Layers((Membrane(v), Membrane(2 * v.detach())), {"frozen": Frozen(v=v), "name": "layers"}),
+    ),
+    "in tuples": (step_nested, lambda v: ((Membrane(v), torch.zeros_like(v)), None)),
+}
 
 
-def states() -> dict[str, Any]:
-    """Steps with an initial state of each kind, and its tensors."""
-    return {
-        "ordinary": (step_membrane, Membrane),
-        "changed in place": (step_in_place, Membrane),
-        "frozen": (step_frozen, lambda v: Frozen(v=v)),
-        "within others": (
-            step_layers,
-            lambda v: Layers(
-                (Membrane(v), Membrane(2 * v.detach())), {"frozen": Frozen(v=v), "name": "layers"}
-            ),
-        ),
-        "in tuples": (step_nested, lambda v: ((Membrane(v), torch.zeros_like(v)), None)),
-    }
+def sum_state(state: Any) -> torch.Tensor:
+    """Return the sum of all tensors of a state."""
+    return sum((tensor.sum() for tensor in flatten(state)[0]), torch.zeros(()))
 
 
-@pytest.mark.parametrize("strategy", PLANS)
-@pytest.mark.parametrize("kind", states())
-def test_dataclass_objects_are_states(kind: str, strategy: str) -> None:
-    step, make = states()[kind]
-    start = values(2)
-    weight = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    inputs = torch.randn(STEPS, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    inputs.requires_grad_()
-
-    def cell(state: Any, x: torch.Tensor) -> Any:
-        return step(state, x, weight)
-
-    state, outputs, wanted = make(start), [], [inputs, start, weight]
-    for x in inputs.unbind():
-        state, output = cell(state, x)
-        outputs.append(output)
-    tensors = flatten(state)[0]
-    expected = torch.stack(outputs).square().sum() + sum((one.sum() for one in tensors), torch.zeros(()))
-    theirs = gradients(expected, wanted)
-
-    def final(state: Any) -> torch.Tensor:
-        return sum((one.sum() for one in flatten(state)[0]), torch.zeros(()))
-
-    result = bptt(
-        cell,
-        inputs,
-        make(start),
-        lambda _, output: output.square().sum(),
-        final_loss=final,
-        plan=PLANS[strategy],
+def step_dataclass(kind: str) -> Call:
+    """Return a call with dataclass objects in its state."""
+    step, make = STATES[kind]
+    start, weight, inputs = (
+        torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3, 4), (5, 4), (STEPS, 3, 5))
     )
-    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
-    assert type(result.state) is type(state)
-    stacked, last = unroll(cell, inputs, make(start), plan=PLANS[strategy])
-    assert_close(gradients(stacked.square().sum() + final(last), wanted), theirs, relative=1e-12)
+    return Call(
+        cell=lambda state, x: step(state, x, weight),
+        inputs=inputs,
+        state=make(start),
+        final_loss=sum_state,
+        parameters=[start, weight],
+    )
+
+
+for _kind in STATES:
+    TABLE.add(_kind, partial(step_dataclass, _kind), ways=(*STRATEGIES, "unroll"))
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_a_state_has_the_gradients_of_a_plain_loop(row: Row) -> None:
+    row.check()
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_the_final_state_is_of_the_type_of_the_first(kind: str) -> None:
+    call = step_dataclass(kind)
+    result = bptt(call.cell, call.inputs, call.state, squares, plan=plan("standard"))
+    assert type(result.state) is type(call.state)
 
 
 def test_dataclass_objects_are_inputs_and_outputs() -> None:
@@ -168,7 +157,7 @@ def test_dataclass_objects_are_inputs_and_outputs() -> None:
         state = state + x.v * x.count
         return state, Membrane(state.square(), count=7)
 
-    outputs, _ = unroll(cell, inputs, torch.zeros(3, 4, requires_grad=True), plan=PLANS["standard"])
+    outputs, _ = unroll(cell, inputs, torch.zeros(3, 4, requires_grad=True), plan=plan("standard"))
     assert isinstance(outputs, Membrane)
     assert outputs.v.shape == (STEPS, 3, 4)
     assert outputs.count == 7
@@ -252,34 +241,37 @@ OBJECTS: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
 }
 
 
-@pytest.mark.parametrize("strategy", PLANS)
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_objects_in_a_state_are_parts_of_it(kind: str, strategy: str) -> None:
-    """They are saved and put back, whatever steps do to them in place."""
+def hold_object(kind: str) -> Call:
+    """Return a call with an object in its state: it is saved and put back, whatever steps do to it in place."""
     make, count = OBJECTS[kind]
-    weight, inputs = torch.ones(2, requires_grad=True), torch.rand(STEPS, 2)
+    weight = torch.ones(2, requires_grad=True)
 
     def cell(state: Any, x: torch.Tensor) -> Any:
         v, kept = state
         v = torch.tanh(v + weight * x) * (1 + 0.01 * count(kept))
         return (v, kept), v
 
-    found = []
-    for planned in (True, False):
-        torch.manual_seed(0)
-        state, outputs = (torch.zeros(2), make()), []
-        if planned:
-            total = bptt(cell, inputs, state, _sum, plan=PLANS[strategy]).loss
-        else:
-            for x in inputs:
-                state, output = cell(state, x)
-                outputs.append(output)
-            total = torch.stack(outputs).sum()
-        found.append(gradients(total, [weight]))
-    assert_close(*found, relative=1e-5)
+    return hold(cell, (torch.zeros(2), make()), weight)
 
 
-def test_constants_and_containers_of_pytree_are_parts_of_states() -> None:
+def hold(cell: Any, state: Any, weight: torch.Tensor) -> Call:
+    """Return a call in single precision."""
+    return Call(
+        cell=cell,
+        inputs=torch.rand(STEPS, 2),
+        state=state,
+        loss=lambda _, output: output.sum(),
+        parameters=[weight],
+        relative=1e-5,
+    )
+
+
+for _kind in OBJECTS:
+    TABLE.add(_kind, partial(hold_object, _kind), ways=STRATEGIES)
+
+
+@TABLE.row(ways=STRATEGIES)
+def constants_and_containers_of_pytree() -> Call:
     weight = torch.ones(2, requires_grad=True)
     constants = (
         1, 2.5, 1j, True, "text", b"bytes", None, Mode.SOFT, torch.float32, torch.device("cpu"),
@@ -295,19 +287,4 @@ def test_constants_and_containers_of_pytree_are_parts_of_states() -> None:
         return (recent, kept), recent[-1]
 
     zeros = torch.zeros(2)
-    inputs = torch.rand(STEPS, 2)
-    outputs = []
-    state = (collections.deque([zeros, zeros], maxlen=2), constants)
-    for x in inputs:
-        state, output = cell(state, x)
-        outputs.append(output)
-    theirs = gradients(torch.stack(outputs).sum(), [weight])
-    for plan in PLANS.values():
-        first = (collections.deque([zeros, zeros], maxlen=2), constants)
-        assert_close(
-            gradients(bptt(cell, inputs, first, _sum, plan=plan).loss, [weight]), theirs, relative=1e-5
-        )
-
-
-def _sum(_: int, output: torch.Tensor) -> torch.Tensor:
-    return output.sum()
+    return hold(cell, (collections.deque([zeros, zeros], maxlen=2), constants), weight)

@@ -11,25 +11,11 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.torch.impure import (
-    between,
-    functions,
-    gradients,
-    losses,
-    modules,
-    randomness,
-    records,
-    spiking,
-    statistics,
-    world,
-)
-from tests.torch.impure.cases import CASES, Case
-from tests.torch.impure.outcome import STRATEGIES, run
+from tests.torch.impure.cases import CASES, Case, run
+from tests.torch.tables import STRATEGIES
 
 PAGE = Path(__file__).parents[3] / "docs/runtime-cells.md"
 BEGIN, END = "<!-- impure -->\n", "<!-- end -->\n"
-#: The families register their cases when they are imported, in this order.
-FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, losses, records, world, between)
 
 
 def make_section() -> str:

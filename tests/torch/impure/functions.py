@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from tests.torch.impure.cases import Job, case
+from tests.torch.impure.cases import add_case, apply, call, case
 from tests.torch.support import gru
+from tests.torch.tables import Call
 
 KEPT = "kept by a function"
 MODES = "modes"
@@ -18,12 +20,8 @@ _count = 0
 _history: list[float] = []
 
 
-def _job(cell: Any, parameters: list[torch.Tensor], **more: Any) -> Job:
-    return Job(cell=cell, parameters=tuple(parameters), **more)
-
-
 @case(KEPT, "a variable of the enclosing function")
-def nonlocal_counter() -> Job:
+def nonlocal_counter() -> Call:
     inner, parameters = gru()
     calls = 0
 
@@ -33,49 +31,42 @@ def nonlocal_counter() -> Job:
         state = inner(state, x)[0] / (1 + 0.1 * max(calls - 4, 0))
         return state, state
 
-    return _job(cell, parameters)
+    return call(cell, parameters=parameters)
 
 
 @case(KEPT, "a list of the enclosing function")
-def list_of_a_closure() -> Job:
-    inner, parameters = gru()
+def list_of_a_closure() -> Call:
     seen: list[torch.Tensor] = []
 
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0]
+    def change(state: torch.Tensor) -> Any:
         seen.append(state.detach())
-        state = state + 0.1 * seen[max(0, len(seen) - 4)]
-        return state, state
+        return state + 0.1 * seen[max(0, len(seen) - 4)]
 
-    return _job(cell, parameters)
+    return apply(change)
 
 
 @case(KEPT, "the same with graphs: an eligibility that gradients flow through")
-def graphs_of_a_closure() -> Job:
-    inner, parameters = gru()
+def graphs_of_a_closure() -> Call:
     before: list[Any] = [0.0]
 
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0] + 0.1 * before[0]
-        before[0] = state
-        return state, state
+    def change(state: torch.Tensor) -> Any:
+        before[0] = state + 0.1 * before[0]
+        return before[0]
 
-    return _job(cell, parameters)
+    return apply(change)
 
 
 @case(KEPT, "a global number")
-def global_counter() -> Job:
+def global_counter() -> Call:
     global _count  # noqa: PLW0603 - what people write
     _count = 0
-    inner, parameters = gru()
 
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+    def change(state: torch.Tensor) -> Any:
         global _count  # noqa: PLW0603
         _count += 1
-        state = inner(state, x)[0] / (1 + 0.1 * max(_count - 4, 0))
-        return state, state
+        return state / (1 + 0.1 * max(_count - 4, 0))
 
-    return _job(cell, parameters)
+    return apply(change)
 
 
 def _note(value: float) -> float:
@@ -85,46 +76,32 @@ def _note(value: float) -> float:
 
 
 @case(KEPT, "a global list, in a function that the cell calls")
-def global_list() -> Job:
+def global_list() -> Call:
     _history.clear()
-    inner, parameters = gru()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0]
-        state = state - 0.1 * _note(float(state.detach().mean()))
-        return state, state
-
-    return _job(cell, parameters)
+    return apply(lambda state: state - 0.1 * _note(float(state.detach().mean())))
 
 
 @case(KEPT, "a default argument that is a list")
-def default_argument() -> Job:
-    inner, parameters = gru()
-
-    def cell(state: torch.Tensor, x: torch.Tensor, memory: list[Any] = []) -> Any:  # noqa: B006
-        state = inner(state, x)[0]
+def default_argument() -> Call:
+    def change(state: torch.Tensor, memory: list[Any] = []) -> Any:  # noqa: B006
         memory.append(state.detach())
-        state = state + 0.1 * memory[max(0, len(memory) - 3)]
-        return state, state
+        return state + 0.1 * memory[max(0, len(memory) - 3)]
 
-    return _job(cell, parameters)
+    return apply(change)
 
 
 @case(KEPT, "an attribute of the function")
-def function_attribute() -> Job:
-    inner, parameters = gru()
+def function_attribute() -> Call:
+    def change(state: torch.Tensor) -> Any:
+        change.calls += 1  # type: ignore[attr-defined]
+        return state / (1 + 0.1 * change.calls)  # type: ignore[attr-defined]
 
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        cell.calls += 1  # type: ignore[attr-defined]
-        state = inner(state, x)[0] / (1 + 0.1 * cell.calls)  # type: ignore[attr-defined]
-        return state, state
-
-    cell.calls = 0  # type: ignore[attr-defined]
-    return _job(cell, parameters)
+    change.calls = 0  # type: ignore[attr-defined]
+    return apply(change)
 
 
 @case(KEPT, "an argument that functools.partial holds")
-def partial_argument() -> Job:
+def partial_argument() -> Call:
     inner, parameters = gru()
 
     def cell(memory: dict[str, Any], state: torch.Tensor, x: torch.Tensor) -> Any:
@@ -132,11 +109,11 @@ def partial_argument() -> Job:
         memory["last"] = state.detach()
         return state, state
 
-    return _job(partial(cell, {"last": 0.0}), parameters)
+    return call(partial(cell, {"last": 0.0}), parameters=parameters)
 
 
 @case(KEPT, "an object with __call__")
-def callable_object() -> Job:
+def callable_object() -> Call:
     inner, parameters = gru()
 
     class Stepper:
@@ -149,106 +126,43 @@ def callable_object() -> Job:
             state = state - 0.1 * self.momentum
             return state, state
 
-    return _job(Stepper(), parameters)
+    return call(Stepper(), parameters=parameters)
 
 
 @case(KEPT, "a generator function that gives noise levels")
-def generator_function() -> Job:
-    inner, parameters = gru()
-
+def generator_function() -> Call:
     def levels() -> Any:
-        level = 1.0
-        while True:
-            yield level
-            level *= 0.9
+        for number in itertools.count():
+            yield 0.9**number
 
     schedule = levels()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0] * next(schedule)
-        return state, state
-
-    return _job(cell, parameters)
+    return apply(lambda state: state * next(schedule))
 
 
 @case(KEPT, "itertools.count")
-def counting_iterator() -> Job:
-    inner, parameters = gru()
+def counting_iterator() -> Call:
     steps = itertools.count()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0] / (1 + 0.1 * max(next(steps) - 4, 0))
-        return state, state
-
-    return _job(cell, parameters)
+    return apply(lambda state: state / (1 + 0.1 * max(next(steps) - 4, 0)))
 
 
 @case(KEPT, "an iterator over a list of weights")
-def list_iterator() -> Job:
-    inner, parameters = gru()
+def list_iterator() -> Call:
     weights = iter([1.0] * 5 + [0.5] * 500)
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0] * next(weights)
-        return state, state
-
-    return _job(cell, parameters)
+    return apply(lambda state: state * next(weights))
 
 
 @case(KEPT, "a weight that lru_cache remembers, with its graph")
-def cached_weight() -> Job:
-    inner, parameters = gru()
+def cached_weight() -> Call:
     raw = torch.zeros(7, dtype=torch.float64, requires_grad=True)
 
     @lru_cache
     def weight() -> torch.Tensor:
         return torch.sigmoid(raw)
 
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0] * weight()
-        return state, state
-
-    return _job(cell, [*parameters, raw])
+    return apply(lambda state: state * weight(), parameters=[raw])
 
 
-@case(MODES, "another result where no graph is recorded")
-def grad_mode() -> Job:
-    inner, parameters = gru()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0]
-        state = state if torch.is_grad_enabled() else torch.round(state, decimals=2)
-        return state, state
-
-    return _job(cell, parameters)
-
-
-@case(MODES, "detached where no graph is recorded")
-def grad_mode_gate() -> Job:
-    inner, parameters = gru()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0]
-        state = state if torch.is_grad_enabled() else state.detach()
-        return state, state
-
-    return _job(cell, parameters)
-
-
-@case(MODES, "another result for a state without gradient")
-def asks_for_requires_grad() -> Job:
-    inner, parameters = gru()
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        scale = 1.0 if state.requires_grad else 0.5
-        state = inner(state, x)[0] * scale
-        return state, state
-
-    return _job(cell, parameters)
-
-
-@case(MODES, "enable_grad() within the cell")
-def enables_grad() -> Job:
+def _enable_grad() -> Call:
     inner, parameters = gru()
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
@@ -256,19 +170,40 @@ def enables_grad() -> Job:
             state = inner(state, x)[0]
         return state, state
 
-    return _job(cell, parameters)
+    return call(cell, parameters=parameters)
 
 
-@case(MODES, "an inner gradient, taken by the cell")
-def inner_gradient() -> Job:
+def _ask_for_requires_grad() -> Call:
     inner, parameters = gru()
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = inner(state, x)[0]
-        with torch.enable_grad():
-            here = state.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(here.tanh().square().sum(), here)
-        state = state - 0.1 * slope
+        state = inner(state, x)[0] * (1.0 if state.requires_grad else 0.5)
         return state, state
 
-    return _job(cell, parameters)
+    return call(cell, parameters=parameters)
+
+
+def _take_inner_gradient(state: torch.Tensor) -> Any:
+    with torch.enable_grad():
+        here = state.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(here.tanh().square().sum(), here)
+    return state - 0.1 * slope
+
+
+def _round_without_graph(state: torch.Tensor) -> Any:
+    return state if torch.is_grad_enabled() else torch.round(state, decimals=2)
+
+
+def _detach_without_graph(state: torch.Tensor) -> Any:
+    return state if torch.is_grad_enabled() else state.detach()
+
+
+_IN_MODES: dict[str, tuple[str, Callable[[], Call]]] = {
+    "grad_mode": ("another result where no graph is recorded", lambda: apply(_round_without_graph)),
+    "grad_mode_gate": ("detached where no graph is recorded", lambda: apply(_detach_without_graph)),
+    "asks_for_requires_grad": ("another result for a state without gradient", _ask_for_requires_grad),
+    "enables_grad": ("enable_grad() within the cell", _enable_grad),
+    "inner_gradient": ("an inner gradient, taken by the cell", lambda: apply(_take_inner_gradient)),
+}
+for _name, (_what, _make) in _IN_MODES.items():
+    add_case(_name, MODES, _what, _make)

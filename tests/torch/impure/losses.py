@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.torch.impure.cases import Job, case
-from tests.torch.impure.modules import Cell, SideList
+from tests.torch.impure.cases import Cell, add_case, call, case
+from tests.torch.impure.modules import Records
+from tests.torch.tables import Call
 
 LOSSES = "losses"
 
@@ -21,21 +23,11 @@ class Memory:
 
     def __init__(self) -> None:
         self.seen: list[torch.Tensor] = []
-        self.mean: float = 0.0
         self.weight: float = 1.0
 
     def previous(self, _: int, output: torch.Tensor) -> Any:
         self.seen.append(output.detach())
         return (output - (self.seen[-2] if len(self.seen) > 1 else 0)).square().sum()
-
-    def running(self, _: int, output: torch.Tensor) -> Any:
-        term = output.square().sum()
-        self.mean = 0.9 * self.mean + 0.1 * float(term.detach())
-        return term / (0.1 + self.mean)
-
-    def counting(self, _: int, output: torch.Tensor) -> Any:
-        self.seen.append(output.detach())
-        return output.square().sum() / len(self.seen)
 
     def late(self, _: int, output: torch.Tensor) -> Any:
         self.seen.append(output.detach())
@@ -55,79 +47,48 @@ class Memory:
         return output.square().sum()
 
 
-def _remembering(name: str) -> Job:
-    return Job(cell=Cell(), loss=getattr(Memory(), name))
+_REMEMBERING = {
+    "loss_of_differences": ("the difference to the previous output", "previous"),
+    "loss_with_late_weight": ("a weight that begins to move in the fifth call", "late"),
+    "loss_with_reference": ("the difference to the first output", "reference"),
+    "loss_with_curriculum": ("a weight that decays with each call", "curriculum"),
+    "loss_that_records": ("outputs collected for a report", "record"),
+}
+for _name, (_what, _method) in _REMEMBERING.items():
+    add_case(_name, LOSSES, _what, lambda method=_method: call(Cell(), loss=getattr(Memory(), method)))  # type: ignore[misc]
 
 
-@case(LOSSES, "the difference to the previous output")
-def loss_of_differences() -> Job:
-    return _remembering("previous")
+def _drop(_: int, output: torch.Tensor) -> Any:
+    return torch.nn.functional.dropout(output).square().sum()
 
 
-@case(LOSSES, "divided by its running mean")
-def loss_with_baseline() -> Job:
-    return _remembering("running")
-
-
-@case(LOSSES, "divided by the number of calls")
-def loss_by_count() -> Job:
-    return _remembering("counting")
-
-
-@case(LOSSES, "a weight that begins to move in the fifth call")
-def loss_with_late_weight() -> Job:
-    return _remembering("late")
-
-
-@case(LOSSES, "the difference to the first output")
-def loss_with_reference() -> Job:
-    return _remembering("reference")
-
-
-@case(LOSSES, "a weight that decays with each call")
-def loss_with_curriculum() -> Job:
-    return _remembering("curriculum")
-
-
-@case(LOSSES, "outputs collected for a report")
-def loss_that_records() -> Job:
-    return _remembering("record")
-
-
-@case(LOSSES, "random.random()")
-def loss_that_draws() -> Job:
-    return Job(cell=Cell(), loss=lambda _, one: one.square().sum() * random.random())
-
-
-@case(LOSSES, "dropout")
-def loss_with_dropout() -> Job:
-    return Job(cell=Cell(), loss=lambda _, one: torch.nn.functional.dropout(one).square().sum())
-
-
-@case(LOSSES, "another weight where no graph is recorded")
-def loss_by_grad_mode() -> Job:
-    return Job(cell=Cell(), loss=lambda _, one: one.square().sum() * (1.0 if torch.is_grad_enabled() else 0.5))
+_LOSSES: dict[str, tuple[str, Callable[[int, Any], Any]]] = {
+    "loss_that_draws": ("random.random()", lambda _, one: one.square().sum() * random.random()),
+    "loss_with_dropout": ("dropout", _drop),
+    "loss_by_grad_mode": (
+        "another weight where no graph is recorded",
+        lambda _, one: one.square().sum() * (1.0 if torch.is_grad_enabled() else 0.5),
+    ),
+    "loss_in_place": ("an output changed in place", lambda _, one: one.mul_(2.0).square().sum()),
+}
+for _name, (_what, _loss) in _LOSSES.items():
+    add_case(_name, LOSSES, _what, lambda loss=_loss: call(Cell(), loss=loss))  # type: ignore[misc]
 
 
 @case(LOSSES, "targets taken from an iterator")
-def loss_with_iterator() -> Job:
+def loss_with_iterator() -> Call:
     targets = iter(torch.arange(1000).double())
-    return Job(cell=Cell(), loss=lambda _, one: (one - next(targets)).square().sum())
+    return call(Cell(), loss=lambda _, one: (one - next(targets)).square().sum())
 
 
 @case(LOSSES, "weights taken from itertools.cycle")
-def loss_with_cycle() -> Job:
+def loss_with_cycle() -> Call:
     weights = itertools.cycle([1.0, 1.0, 1.0, 1.0, 2.0])
-    return Job(cell=Cell(), loss=lambda _, one: one.square().sum() * next(weights))
-
-
-@case(LOSSES, "an output changed in place")
-def loss_in_place() -> Job:
-    return Job(cell=Cell(), loss=lambda _, one: one.mul_(2.0).square().sum())
+    return call(Cell(), loss=lambda _, one: one.square().sum() * next(weights))
 
 
 @case(LOSSES, "a total kept in a variable of the enclosing function")
-def loss_with_total() -> Job:
+def loss_with_total() -> Call:
     total = 0.0
 
     def loss(_: int, output: torch.Tensor) -> Any:
@@ -136,27 +97,27 @@ def loss_with_total() -> Job:
         total += float(term.detach())
         return term
 
-    return Job(cell=Cell(), loss=loss)
+    return call(Cell(), loss=loss)
 
 
 @case(LOSSES, "the activity that the cell left on itself, with its graph")
-def loss_of_activity() -> Job:
-    cell = SideList()
-    return Job(cell=cell, loss=lambda _, one: one.sum() + cell.kept[-1].abs().sum())
+def loss_of_activity() -> Call:
+    cell = Records.side_list()
+    return call(cell, loss=lambda _, one: one.sum() + cell.kept[-1].abs().sum())
 
 
 @case(LOSSES, "the activity of the step before, which the cell left on itself")
-def loss_of_earlier_activity() -> Job:
-    cell = SideList()
-    return Job(cell=cell, loss=lambda _, one: one.sum() + cell.kept[max(0, len(cell.kept) - 2)].abs().sum())
+def loss_of_earlier_activity() -> Call:
+    cell = Records.side_list()
+    return call(cell, loss=lambda _, one: one.sum() + cell.kept[max(0, len(cell.kept) - 2)].abs().sum())
 
 
 @case(LOSSES, "a part of the loss added to a list, with its graph")
-def loss_in_list() -> Job:
+def loss_in_list() -> Call:
     parts: list[torch.Tensor] = []
 
     def loss(_: int, output: torch.Tensor) -> Any:
         parts.append(output.abs().sum())
         return output.square().sum() + parts[-1]
 
-    return Job(cell=Cell(), loss=loss)
+    return call(Cell(), loss=loss)

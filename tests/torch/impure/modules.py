@@ -8,209 +8,155 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from tests.torch import support
-from tests.torch.impure.cases import STEPS, Job, case, cell_case
+from tests.torch.impure.cases import Cell, case, cell_case, does, family
+from tests.torch.tables import Call
 
 KEPT = "kept on the module"
-RECORDS = "written, never read"
-CACHES = "made in the first call"
 STATES = "objects in the state"
 
 
-class Cell(torch.nn.Module):
-    """A GRU; ``after`` changes what comes of it, from what the module keeps."""
+def zeros(*shape: int) -> torch.Tensor:
+    """Return zeros of double precision."""
+    return torch.zeros(*shape, dtype=torch.float64)
+
+
+class _Box:
+    def __init__(self) -> None:
+        self.value: Any = 0.0
+
+
+class _Slots:
+    __slots__ = ("value",)
 
     def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.nn.GRUCell(5, 7).double()
-        self.kept: Any = None
-        self.calls = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Set what it keeps at first."""
-
-    def after(self, state: torch.Tensor) -> Any:
-        """Return what it makes of the state."""
-        return state
-
-    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
-        """Take a step."""
-        state = self.after(self.inner(x, state))
-        self.calls += 1
-        return state, state
+        self.value: Any = 0.0
 
 
-class Timed(Cell):
-    """A GRU whose state has the number of the step: no attribute counts; ``then`` changes what comes of it."""
+@family(KEPT)
+class Kept(Cell):
+    """Cells that read what they keep."""
 
-    def then(self, state: torch.Tensor, step: int) -> Any:
-        """Return what it makes of the state."""
-        del step
-        return state
-
-    def forward(self, state: Any, x: torch.Tensor) -> Any:
-        """Take a step."""
-        hidden, step = state
-        hidden = self.then(self.inner(x, hidden), step)
-        return (hidden, step + 1), hidden
-
-
-def timed(cell: Timed, **more: Any) -> Job:
-    """Return a job of such a cell."""
-    return Job(cell=cell, state=(support.job(STEPS)[1], 0), **more)
-
-
-cell_case(RECORDS, "a counter of calls")(Cell)
-
-
-@cell_case(KEPT, "a factor that begins to move in the fifth call")
-class Late(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a factor that begins to move in the fifth call")
+    def late(self, state: torch.Tensor) -> Any:
         return state * (1 + 0.1 * max(self.calls - 4, 0))
 
-
-@cell_case(KEPT, "a counter that scales the state")
-class CallCounter(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a counter that scales the state")
+    def call_counter(self, state: torch.Tensor) -> Any:
         return state / (1 + self.calls)
 
-
-@cell_case(KEPT, "a counter in a buffer")
-class BufferCounter(Cell):
-    def begin(self) -> None:
-        self.count: torch.Tensor
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-
-    def after(self, state: torch.Tensor) -> Any:
-        self.count = self.count + 1
-        return state / self.count
-
-
-@cell_case(KEPT, "a delay line, with gradients")
-class DelayLine(Cell):
-    def begin(self) -> None:
-        self.kept = deque([torch.zeros(3, 7).double() for _ in range(3)])
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a delay line, with gradients", lambda: deque([zeros(3, 7) for _ in range(3)]))
+    def delay_line(self, state: torch.Tensor) -> Any:
         self.kept.append(state)
         return 0.5 * state + 0.5 * self.kept.popleft()
 
-
-@cell_case(KEPT, "a delay line without gradients")
-class DetachedDelayLine(DelayLine):
-    def after(self, state: torch.Tensor) -> Any:
-        self.kept.append(state.detach())
-        return 0.5 * state + 0.5 * self.kept.popleft()
-
-
-@cell_case(KEPT, "a delay line that is a buffer, written in place")
-class RingBuffer(Cell):
-    def begin(self) -> None:
-        self.kept = torch.zeros(4, 3, 7).double()
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a delay line that is a tensor, written in place", lambda: zeros(4, 3, 7))
+    def ring_buffer(self, state: torch.Tensor) -> Any:
         old = self.kept[self.calls % 4].clone()
         self.kept[self.calls % 4] = state.detach()
         return 0.5 * state + 0.5 * old
 
-
-@cell_case(KEPT, "an adaptive threshold")
-class AdaptiveThreshold(Cell):
-    def begin(self) -> None:
-        self.kept = torch.full((3, 7), 0.3).double()
-
-    def after(self, state: torch.Tensor) -> Any:
-        fired = (state.detach() > self.kept).double()
-        self.kept = 0.95 * self.kept + 0.1 * fired
-        return state * torch.sigmoid(4 * (state - self.kept))
-
-
-@cell_case(KEPT, "a threshold that first moves in the sixth call")
-class ThresholdWhenFired(Cell):
-    def begin(self) -> None:
-        self.kept = torch.full((3, 7), 0.9).double()
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a threshold that first moves in the sixth call", lambda: zeros(3, 7) + 0.9)
+    def threshold_when_fired(self, state: torch.Tensor) -> Any:
         if self.calls > 5:
             self.kept = 0.9 * self.kept
         return state - 0.1 * (state.detach() > self.kept)
 
-
-@cell_case(KEPT, "a trace of the state")
-class Trace(Cell):
-    def begin(self) -> None:
-        self.kept = 0.0
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a trace of the state", lambda: 0.0)
+    def trace(self, state: torch.Tensor) -> Any:
         self.kept = 0.8 * self.kept + state.detach()
         return state + 0.1 * self.kept
 
-
-@cell_case(KEPT, "a trace of the state, with gradients")
-class GraphTrace(Trace):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a trace of the state, with gradients", lambda: 0.0)
+    def graph_trace(self, state: torch.Tensor) -> Any:
         self.kept = 0.8 * self.kept + state
         return state + 0.1 * self.kept
 
-
-@cell_case(KEPT, "a list of numbers that are added to the state")
-class Appended(Cell):
-    def begin(self) -> None:
-        self.kept = []
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a list of numbers that are added to the state", list)
+    def appended(self, state: torch.Tensor) -> Any:
         self.kept.append(float(state.detach().sum()))
         return state + 0.1 * sum(self.kept[-5:])
 
-
-@cell_case(KEPT, "a factor that changes in every fifth call")
-class EveryFifth(Cell):
-    def begin(self) -> None:
-        self.kept = 1.0
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a factor that changes in every fifth call", lambda: 1.0)
+    def every_fifth(self, state: torch.Tensor) -> Any:
         if self.calls % 5 == 4:
             self.kept *= 0.8
         return self.kept * state
 
-
-@cell_case(KEPT, "a dict with the last state")
-class Dictionary(Cell):
-    def begin(self) -> None:
-        self.kept = {}
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a dict with the last state", dict)
+    def dictionary(self, state: torch.Tensor) -> Any:
         previous = self.kept.get("last", 0.0)
         self.kept["last"] = state.detach()
         return state + 0.2 * previous
 
+    @does("a running mean that is subtracted", lambda: torch.nn.Buffer(zeros(7)))
+    def running_mean(self, state: torch.Tensor) -> Any:
+        self.kept = 0.9 * self.kept + 0.1 * state.detach().mean(0)
+        return state - self.kept
 
-@cell_case(KEPT, "a maximum so far")
-class RunningMaximum(Cell):
-    def begin(self) -> None:
-        self.kept = 1e-3
+    @does("an order of the units; sums stay the same", lambda: torch.arange(7))
+    def permuted(self, state: torch.Tensor) -> Any:
+        if self.calls > 3:
+            self.kept = self.kept.roll(1)
+        return state[:, self.kept]
 
-    def after(self, state: torch.Tensor) -> Any:
-        self.kept = max(self.kept, float(state.detach().abs().max()))
-        return state / (1 + self.kept)
+    @does("the states of all steps, with their graphs", list)
+    def graph_in_list(self, state: torch.Tensor) -> Any:
+        self.kept.append(state)
+        return state + 0.1 * self.kept[max(0, len(self.kept) - 4)]
 
+    @does("a weight that decays in place")
+    def parameter_scaled(self, state: torch.Tensor) -> Any:
+        if self.calls > 6:
+            with torch.no_grad():
+                self.inner.bias_hh.mul_(0.9)
+        return state
 
-@cell_case(KEPT, "a running mean that is subtracted")
-class RunningMean(Cell):
-    def begin(self) -> None:
-        self.mean: torch.Tensor
-        self.register_buffer("mean", torch.zeros(7).double())
+    @does("Hebbian weights, written by tensor.data", lambda: torch.nn.Parameter(zeros(7, 7)))
+    def hebbian(self, state: torch.Tensor) -> Any:
+        self.kept.data += 0.01 * state.detach().t() @ state.detach()
+        return state + state @ self.kept
 
-    def after(self, state: torch.Tensor) -> Any:
-        self.mean = 0.9 * self.mean + 0.1 * state.detach().mean(0)
-        return state - self.mean
+    @does("a weight that is replaced in the ninth call")
+    def parameter_swapped(self, state: torch.Tensor) -> Any:
+        if self.calls == 8:
+            self.inner.bias_hh = torch.nn.Parameter(self.inner.bias_hh.detach() * 0.5)
+        return state
+
+    @does("train() or eval(), set by a step")
+    def training_flag(self, state: torch.Tensor) -> Any:
+        if self.calls == 12:
+            self.training = False
+        return state if self.training else 0.5 * state
+
+    @does("drift below rounding")
+    def tiny_drift(self, state: torch.Tensor) -> Any:
+        return state * (1 + 1e-14 * self.calls)
+
+    @does("an attribute of an object of the module", _Box)
+    def boxed(self, state: torch.Tensor) -> Any:
+        self.kept.value = 0.5 * self.kept.value + state.detach()
+        return state + 0.1 * self.kept.value
+
+    @does("an attribute of an object with slots", _Slots)
+    def slotted(self, state: torch.Tensor) -> Any:
+        self.kept.value = 0.5 * self.kept.value + state.detach()
+        return state + 0.1 * self.kept.value
+
+    @does("an array of numpy", lambda: np.ones(7))
+    def array(self, state: torch.Tensor) -> Any:
+        self.kept *= 0.95
+        return state * torch.from_numpy(self.kept.copy())
+
+    @does("a list in a dict, made by the first step, that is read", dict)
+    def logged_and_read(self, state: torch.Tensor) -> Any:
+        self.kept.setdefault("sums", []).append(float(state.detach().sum()))
+        return state + 0.1 * sum(self.kept["sums"][-5:])
 
 
 @cell_case(KEPT, "the whole state; the argument is passed through")
 class HiddenState(Cell):
     def begin(self) -> None:
-        self.kept = torch.zeros(3, 7).double()
+        self.kept = zeros(3, 7)
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
         self.kept = self.inner(x, self.kept)
@@ -233,106 +179,6 @@ class LateReadout(Cell):
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
         state, output = super().forward(state, x)
         return state, output * (1 + 0.1 * max(self.calls - 4, 0))
-
-
-@cell_case(KEPT, "an order of the units; sums stay the same")
-class Permuted(Cell):
-    def begin(self) -> None:
-        self.kept = torch.arange(7)
-
-    def after(self, state: torch.Tensor) -> Any:
-        if self.calls > 3:
-            self.kept = self.kept.roll(1)
-        return state[:, self.kept]
-
-
-@cell_case(KEPT, "the states of all steps, with their graphs")
-class GraphInList(Cell):
-    def begin(self) -> None:
-        self.kept = []
-
-    def after(self, state: torch.Tensor) -> Any:
-        self.kept.append(state)
-        return state + 0.1 * self.kept[max(0, len(self.kept) - 4)]
-
-
-@cell_case(KEPT, "a weight that decays in place")
-class ParameterScaled(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        if self.calls > 6:
-            with torch.no_grad():
-                self.inner.bias_hh.mul_(0.9)
-        return state
-
-
-@cell_case(KEPT, "Hebbian weights, written by tensor.data")
-class Hebbian(Cell):
-    def begin(self) -> None:
-        self.fast = torch.nn.Parameter(torch.zeros(7, 7, dtype=torch.float64))
-
-    def after(self, state: torch.Tensor) -> Any:
-        self.fast.data += 0.01 * state.detach().t() @ state.detach()
-        return state + state @ self.fast
-
-
-@cell_case(KEPT, "a weight that is replaced in the ninth call")
-class ParameterSwapped(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        if self.calls == 8:
-            self.inner.bias_hh = torch.nn.Parameter(self.inner.bias_hh.detach() * 0.5)
-        return state
-
-
-@cell_case(KEPT, "train() or eval(), set by a step")
-class TrainingFlag(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        if self.calls == 12:
-            self.training = False
-        return state if self.training else 0.5 * state
-
-
-@cell_case(KEPT, "drift below rounding")
-class TinyDrift(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        return state * (1 + 1e-14 * self.calls)
-
-
-class _Box:
-    def __init__(self) -> None:
-        self.value: Any = 0.0
-
-
-@cell_case(KEPT, "an attribute of an object of the module")
-class Boxed(Cell):
-    def begin(self) -> None:
-        self.box = _Box()
-
-    def after(self, state: torch.Tensor) -> Any:
-        self.box.value = 0.5 * self.box.value + state.detach()
-        return state + 0.1 * self.box.value
-
-
-class _Slots:
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: Any = 0.0
-
-
-@cell_case(KEPT, "an attribute of an object with slots")
-class Slotted(Boxed):
-    def begin(self) -> None:
-        self.box: Any = _Slots()
-
-
-@cell_case(KEPT, "an array of numpy")
-class Array(Cell):
-    def begin(self) -> None:
-        self.kept = np.ones(7)
-
-    def after(self, state: torch.Tensor) -> Any:
-        self.kept *= 0.95
-        return state * torch.from_numpy(self.kept.copy())
 
 
 @cell_case(KEPT, "a counter of the class")
@@ -359,54 +205,67 @@ class ClassList(Cell):
         return state / (1 + max(self.clock[0] - 4, 0))
 
 
-@cell_case(RECORDS, "a list of sums of states")
-class AppendedOnly(Cell):
-    def begin(self) -> None:
-        self.kept = []
+@family("written, never read")
+class Records(Cell):
+    """Cells that keep what no step reads."""
 
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a counter of calls")
+    def counted(self, state: torch.Tensor) -> Any:
+        return state
+
+    @does("a list of sums of states", list)
+    def appended_only(self, state: torch.Tensor) -> Any:
         self.kept.append(float(state.detach().sum()))
         return state
 
-
-@cell_case(RECORDS, "the last state, with its graph")
-class LastState(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("the last state, with its graph")
+    def last_state(self, state: torch.Tensor) -> Any:
         self.kept = state
         return state
 
-
-@cell_case(RECORDS, "all states in a list, with their graphs")
-class SideList(Cell):
-    def begin(self) -> None:
-        self.kept = []
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("all states in a list, with their graphs", list)
+    def side_list(self, state: torch.Tensor) -> Any:
         self.kept.append(state)
         return state
 
-
-@cell_case(RECORDS, "a list in a dict, made by the first step")
-class Logged(Cell):
-    def begin(self) -> None:
-        self.kept = {}
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a list in a dict, made by the first step", dict)
+    def logged(self, state: torch.Tensor) -> Any:
         self.kept.setdefault("sums", []).append(float(state.detach().sum()))
         return state
 
 
-@cell_case(KEPT, "a list in a dict, made by the first step, that is read")
-class LoggedAndRead(Logged):
-    def after(self, state: torch.Tensor) -> Any:
-        state = super().after(state)
-        return state + 0.1 * sum(self.kept["sums"][-5:])
+class _Cache(Cell):
+    """A weight that the first step computes, with its graph."""
 
-
-@cell_case(CACHES, "a weight computed in the first call, with its graph")
-class LazyCache(Cell):
     def begin(self) -> None:
-        self.raw = torch.nn.Parameter(torch.zeros(7, dtype=torch.float64))
+        self.raw = torch.nn.Parameter(zeros(7))
+        self.ready = False
+        self.kept = _Box()
+        self.register_buffer("weight", None)
+
+
+@family("made in the first call")
+class Caches(Cell):
+    """Cells that compute something once."""
+
+    @does("numbers that depend on a shape")
+    def cache_by_shape(self, state: torch.Tensor) -> Any:
+        if self.kept is None:
+            self.kept = torch.linspace(0.5, 1, state.shape[-1], dtype=torch.float64)
+        return state * self.kept
+
+    @does("the first state, as a reference")
+    def first_state(self, state: torch.Tensor) -> Any:
+        if self.kept is None:
+            self.kept = state.detach()
+        return state - 0.1 * self.kept
+
+
+@cell_case("made in the first call", "a weight computed in the first call, with its graph")
+class LazyCache(_Cache):
+    def begin(self) -> None:
+        super().begin()
+        self.kept = None
 
     def after(self, state: torch.Tensor) -> Any:
         if self.kept is None:
@@ -414,73 +273,24 @@ class LazyCache(Cell):
         return state * self.kept
 
 
-@cell_case(CACHES, "the same in a buffer, with a flag")
-class FlaggedCache(LazyCache):
-    def begin(self) -> None:
-        super().begin()
-        self.ready = False
-        self.register_buffer("weight", None)
-
+@cell_case("made in the first call", "the same in a buffer, with a flag")
+class FlaggedCache(_Cache):
     def after(self, state: torch.Tensor) -> Any:
         if not self.ready:
             self.weight, self.ready = torch.sigmoid(self.raw), True
         return state * self.weight
 
 
-@cell_case(CACHES, "the same in an object")
-class BoxedCache(FlaggedCache):
-    def begin(self) -> None:
-        super().begin()
-        self.box = _Box()
-
+@cell_case("made in the first call", "the same in an object")
+class BoxedCache(_Cache):
     def after(self, state: torch.Tensor) -> Any:
         if not self.ready:
-            self.box.value, self.ready = torch.sigmoid(self.raw), True
-        return state * self.box.value
-
-
-@cell_case(CACHES, "numbers that depend on a shape")
-class CacheByShape(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        if self.kept is None:
-            self.kept = torch.linspace(0.5, 1, state.shape[-1], dtype=torch.float64)
-        return state * self.kept
-
-
-@cell_case(CACHES, "the first state, as a reference")
-class FirstState(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        if self.kept is None:
-            self.kept = state.detach()
-        return state - 0.1 * self.kept
-
-
-@case(STATES, "an object that steps change in place")
-def object_in_state() -> Job:
-    class ObjectInState(Cell):
-        def forward(self, state: Any, x: torch.Tensor) -> Any:
-            hidden, thing = state
-            hidden = self.inner(x, hidden) * (1 + 0.05 * thing.value)
-            thing.value += 1
-            return (hidden, thing), hidden
-
-    return Job(cell=ObjectInState(), state=(torch.zeros(3, 7).double(), _Box()))
-
-
-@case(STATES, "an array that steps change in place")
-def array_in_state() -> Job:
-    class ArrayInState(Cell):
-        def forward(self, state: Any, x: torch.Tensor) -> Any:
-            hidden, array = state
-            hidden = self.inner(x, hidden) * (1 + 0.05 * float(array[0]))
-            array += 1
-            return (hidden, array), hidden
-
-    return Job(cell=ArrayInState(), state=(torch.zeros(3, 7).double(), np.zeros(1)))
+            self.kept.value, self.ready = torch.sigmoid(self.raw), True
+        return state * self.kept.value
 
 
 @case(STATES, "a list of states, extended in place")
-def list_in_state() -> Job:
+def list_in_state() -> Call:
     class ListInState(Cell):
         def forward(self, state: Any, x: torch.Tensor) -> Any:
             hidden, *_ = state
@@ -488,4 +298,4 @@ def list_in_state() -> Job:
             state.append(hidden)
             return [hidden, state[-2] if len(state) > 1 else hidden], hidden + 0.1 * state[-2]
 
-    return Job(cell=ListInState(), state=[torch.zeros(3, 7).double(), torch.zeros(3, 7).double()])
+    return Call(cell=ListInState(), state=[zeros(3, 7), zeros(3, 7)], relative=1e-9)

@@ -11,114 +11,83 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.torch.impure.cases import Job, case, cell_case
-from tests.torch.impure.modules import Cell
+from tests.torch.impure.cases import Cell, add_case, call, does, family, make_class
+from tests.torch.tables import Call
 
 DRAWN = "random numbers"
 
 
-def _drawn(draw: Callable[[], Any]) -> Job:
-    class Noisy(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            return state * draw()
-
-    return Job(cell=Noisy())
+def _draw_with(generator: torch.Generator) -> torch.Tensor:
+    return torch.rand((), generator=generator, dtype=torch.float64)
 
 
-@case(DRAWN, "random")
-def python_random() -> Job:
-    return _drawn(random.random)
+def _make_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
 
 
-@case(DRAWN, "random.gauss, which keeps every second number")
-def python_gauss() -> Job:
-    return _drawn(lambda: random.gauss(1, 0.1))
+def _held(generator: Any, draw: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Return a function whose closure has a generator."""
+    return lambda: draw(generator)
 
 
-@case(DRAWN, "numpy's global generator")
-def numpy_random() -> Job:
-    return _drawn(np.random.rand)
+def _held_in_list(generator: np.random.RandomState) -> Callable[[], Any]:
+    generators = [generator]
+    return lambda: float(generators[0].rand())
 
 
-@case(DRAWN, "numpy's global normal distribution")
-def numpy_normal() -> Job:
-    return _drawn(np.random.randn)
+#: Each function returns one that draws a number.
+DRAWS: dict[str, tuple[str, Callable[[], Callable[[], Any]]]] = {
+    "python_random": ("random", lambda: random.random),
+    "python_gauss": ("random.gauss, which keeps every second number", lambda: lambda: random.gauss(1, 0.1)),
+    "numpy_random": ("numpy's global generator", lambda: np.random.rand),
+    "numpy_normal": ("numpy's global normal distribution", lambda: np.random.randn),
+    "torch_random": ("PyTorch's default generator", lambda: lambda: torch.rand((), dtype=torch.float64)),
+    "own_python_random": ("random.Random in a closure", lambda: random.Random(1).random),
+    "own_torch_random": ("torch.Generator in a closure", lambda: _held(_make_generator(), _draw_with)),
+    "own_numpy_random": ("numpy.random.Generator in a closure", lambda: np.random.default_rng(1).random),
+    "old_numpy_random": (
+        "numpy.random.RandomState in a list",
+        lambda: _held_in_list(np.random.RandomState(1)),
+    ),
+    "system_random": (
+        "numbers of the operating system, which no seed gives again",
+        lambda: random.SystemRandom().random,
+    ),
+}
 
 
-@case(DRAWN, "PyTorch's default generator")
-def torch_random() -> Job:
-    return _drawn(lambda: torch.rand((), dtype=torch.float64))
+def _make_noisy(make: Callable[[], Callable[[], Any]]) -> Call:
+    draw = make()
+    return call(make_class("Noisy", lambda _, state: state * draw())())
 
 
-@case(DRAWN, "random.Random in a closure")
-def own_python_random() -> Job:
-    generator = random.Random(1)
-    return _drawn(generator.random)
+for _name, (_what, _make) in DRAWS.items():
+    add_case(_name, DRAWN, _what, lambda make=_make: _make_noisy(make))  # type: ignore[misc]
 
 
-@case(DRAWN, "torch.Generator in a closure")
-def own_torch_random() -> Job:
-    generator = torch.Generator().manual_seed(1)
-    return _drawn(lambda: torch.rand((), generator=generator, dtype=torch.float64))
+@family(DRAWN)
+class Drawn(Cell):
+    """Cells that keep what they draw, or what they draw from."""
 
+    @does("torch.Generator of the module, from the fifth call on", _make_generator)
+    def late_generator(self, state: torch.Tensor) -> Any:
+        return state if self.calls <= 4 else state * _draw_with(self.kept)
 
-@case(DRAWN, "numpy.random.Generator in a closure")
-def own_numpy_random() -> Job:
-    generator = np.random.default_rng(1)
-    return _drawn(generator.random)
+    @does("torch.Generator of the module", _make_generator)
+    def own_generator(self, state: torch.Tensor) -> Any:
+        return state * _draw_with(self.kept)
 
-
-@case(DRAWN, "numpy.random.RandomState in a list")
-def old_numpy_random() -> Job:
-    generators = [np.random.RandomState(1)]
-    return _drawn(generators[0].rand)
-
-
-@cell_case(DRAWN, "torch.Generator of the module, from the fifth call on")
-class LateGenerator(Cell):
-    def begin(self) -> None:
-        self.kept = torch.Generator().manual_seed(1)
-
-    def after(self, state: torch.Tensor) -> Any:
-        if self.calls <= 4:
-            return state
-        return state * torch.rand((), generator=self.kept, dtype=torch.float64)
-
-
-@cell_case(DRAWN, "torch.Generator of the module")
-class OwnGenerator(Cell):
-    def begin(self) -> None:
-        self.kept = torch.Generator().manual_seed(1)
-
-    def after(self, state: torch.Tensor) -> Any:
-        return state * torch.rand((), generator=self.kept, dtype=torch.float64)
-
-
-@cell_case(DRAWN, "a coin that decides about a detach")
-class Coin(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a coin that decides about a detach")
+    def coin(self, state: torch.Tensor) -> Any:
         return state if random.random() < 0.5 else 0.5 * state.detach()
 
-
-@cell_case(DRAWN, "a mask made once for all steps, as in variational dropout")
-class MaskOnce(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("a mask made once for all steps, as in variational dropout")
+    def mask_once(self, state: torch.Tensor) -> Any:
         if self.kept is None:
             self.kept = (torch.rand(3, 7) > 0.3).double()
         return state * self.kept
 
-
-@cell_case(DRAWN, "noise that keeps a part of the last one (Ornstein-Uhlenbeck)")
-class ColouredNoise(Cell):
-    def begin(self) -> None:
-        self.kept = torch.zeros(3, 7).double()
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("noise that keeps a part of the last one (Ornstein-Uhlenbeck)", lambda: torch.zeros(3, 7).double())
+    def coloured_noise(self, state: torch.Tensor) -> Any:
         self.kept = 0.9 * self.kept + 0.1 * torch.randn(3, 7, dtype=torch.float64)
         return state + self.kept
-
-
-@case(DRAWN, "numbers of the operating system, which no seed gives again")
-def system_random() -> Job:
-    generator = random.SystemRandom()
-    return _drawn(generator.random)

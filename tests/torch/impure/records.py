@@ -7,183 +7,112 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tests.torch.impure.cases import Job, case, cell_case
-from tests.torch.impure.gradients import Surrogate
-from tests.torch.impure.modules import Cell, Timed, timed
+from tests.torch.impure.cases import Cell, Given, Timed, call, case, does, family, make_class, weaken
+from tests.torch.impure.gradients import spike
+from tests.torch.tables import Call
 
 START = "where a recorded run begins"
-TRUNCATED = "truncation"
 UNSEEN = "what only gradients see"
 
 
-class Given(Cell):
-    """A GRU; ``before`` changes the state that it is given."""
+@family(START)
+class Beginning(Given):
+    """Cells that look at the state that they are given."""
 
-    def before(self, state: torch.Tensor) -> Any:
-        """Return what the step starts from."""
-        return state
-
-    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
-        """Take a step."""
-        return super().forward(self.before(state), x)
-
-
-@cell_case(START, "detaches a state that is no leaf")
-class DetachedUnlessLeaf(Given):
-    def before(self, state: torch.Tensor) -> Any:
+    @does("detaches a state that is no leaf")
+    def detached_unless_leaf(self, state: torch.Tensor) -> Any:
         return state if state.is_leaf else 0.5 * state.detach() + 0.5 * state
 
+    @does("scales the gradient of a state that is a leaf")
+    def scaled_if_leaf(self, state: torch.Tensor) -> Any:
+        return weaken(state, 0.7) if state.is_leaf else state
 
-@cell_case(START, "scales the gradient of a state that is a leaf")
-class ScaledIfLeaf(Given):
-    def before(self, state: torch.Tensor) -> Any:
-        return state - 0.3 * (state - state.detach()) if state.is_leaf else state
+    @does("scales the gradient of a state with a grad_fn")
+    def scaled_by_grad_fn(self, state: torch.Tensor) -> Any:
+        return state if state.grad_fn is None else weaken(state, 0.7)
 
-
-@cell_case(START, "scales the gradient of a state with a grad_fn")
-class ScaledByGradFn(Given):
-    def before(self, state: torch.Tensor) -> Any:
-        return state if state.grad_fn is None else state - 0.3 * (state - state.detach())
-
-
-@cell_case(START, "a hook on the grad_fn of the state that is given")
-class HookedGradFn(Given):
-    def before(self, state: torch.Tensor) -> Any:
+    @does("a hook on the grad_fn of the state that is given")
+    def hooked_grad_fn(self, state: torch.Tensor) -> Any:
         if state.grad_fn is not None:
             state.grad_fn.register_prehook(lambda found: tuple(0.8 * one for one in found))
         return state
 
-
-@cell_case(START, "a hook on the operation before the one of the state")
-class HookedOperation(Given):
-    def before(self, state: torch.Tensor) -> Any:
+    @does("a hook on the operation before the one of the state")
+    def hooked_operation(self, state: torch.Tensor) -> Any:
         if state.grad_fn is not None and state.grad_fn.next_functions[0][0] is not None:
             state.grad_fn.next_functions[0][0].register_hook(lambda found, _: tuple(found))
-            state = state - 0.2 * (state - state.detach())
+            state = weaken(state, 0.8)
         return state
 
 
-@cell_case(START, "each step hooks a parameter")
-class HookedParameter(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+@family(START)
+class Hooking(Cell):
+    """Cells that hook a parameter."""
+
+    @does("each step hooks a parameter")
+    def hooked_parameter(self, state: torch.Tensor) -> Any:
         self.inner.bias_hh.register_hook(lambda gradient: 0.97 * gradient)
         return state
 
-
-@cell_case(START, "the first step hooks a parameter")
-class HookedParameterOnce(Cell):
-    def after(self, state: torch.Tensor) -> Any:
+    @does("the first step hooks a parameter")
+    def hooked_parameter_once(self, state: torch.Tensor) -> Any:
         if self.kept is None:
             self.kept = self.inner.weight_hh.register_hook(lambda gradient: gradient.clamp(-0.05, 0.05))
         return state
 
 
-class _Store(Timed):
-    def store(self) -> Any:
-        return {}
+@family(START)
+class Storing(Timed):
+    """Cells that keep their states, and read them later."""
 
-    def begin(self) -> None:
-        self.kept = self.store()
+    @does("a dict of all states, read ten steps later", dict)
+    def states_in_dict(self, state: torch.Tensor, step: int) -> Any:
+        early = self.kept.get(step - 10)
+        self.kept[step] = state = state if early is None else state + 0.3 * early
+        return state
 
-    def read(self, step: int) -> Any:
-        return self.kept.get(step - 10)
+    @does("a list of all states, read ten steps later", lambda: [None] * 64)
+    def states_in_list(self, state: torch.Tensor, step: int) -> Any:
+        self.kept[step] = state = state + 0.3 * self.kept[step - 10] if step >= 10 else state
+        return state
 
-    def then(self, state: torch.Tensor, step: int) -> Any:
-        early = self.read(step)
-        if early is not None:
-            state = state + 0.3 * early
-        self.kept[step] = state
+    @does("the first state in a dict, read by all later steps", dict)
+    def first_in_dict(self, state: torch.Tensor, step: int) -> Any:
+        self.kept[step] = state = state + 0.3 * self.kept[0] if step else state
         return state
 
 
-@case(START, "a dict of all states, read ten steps later")
-def states_in_dict() -> Job:
-    return timed(_Store())
+@family("truncation")
+class Truncated(Cell):
+    """Cells that truncate gradients by something that they keep."""
 
-
-@case(START, "a list of all states, read ten steps later")
-def states_in_list() -> Job:
-    class InList(_Store):
-        def store(self) -> Any:
-            return [None] * 64
-
-        def read(self, step: int) -> Any:
-            return self.kept[step - 10] if step >= 10 else None
-
-    return timed(InList())
-
-
-@case(START, "the first state in a dict, read by all later steps")
-def first_in_dict() -> Job:
-    class First(_Store):
-        def read(self, step: int) -> Any:
-            return self.kept.get(0) if step else None
-
-    return timed(First())
-
-
-@cell_case(TRUNCATED, "by a clock that is a float")
-class TruncatedByClock(Cell):
-    def begin(self) -> None:
-        self.kept = 0.0
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("by a clock that is a float", lambda: 0.0)
+    def truncated_by_clock(self, state: torch.Tensor) -> Any:
         self.kept += 0.1
         return state.detach() if 0.95 < self.kept % 1.2 < 1.05 else state
 
+    @does("by a clock that is a tensor of floats, once", lambda: torch.nn.Buffer(torch.zeros(()).double()))
+    def truncated_by_tensor_clock(self, state: torch.Tensor) -> Any:
+        self.kept += 0.1
+        return weaken(state, 0.4) if float(self.kept) > 1.65 else state
 
-@cell_case(TRUNCATED, "by a clock that is a tensor of floats, once")
-class TruncatedByTensorClock(Cell):
-    def begin(self) -> None:
-        self.register_buffer("clock", torch.zeros((), dtype=torch.float64))
-
-    def after(self, state: torch.Tensor) -> Any:
-        clock: Any = self.clock
-        clock += 0.1
-        return state - 0.6 * (state - state.detach()) if float(clock) > 1.65 else state
-
-
-@cell_case(TRUNCATED, "by the length of a record")
-class TruncatedByLength(Cell):
-    def begin(self) -> None:
-        self.kept = []
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("by the length of a record", list)
+    def truncated_by_length(self, state: torch.Tensor) -> Any:
         self.kept.append(float(state.detach().mean()))
         return state.detach() if len(self.kept) % 9 == 8 else state
 
-
-@cell_case(TRUNCATED, "by the length of a text")
-class TruncatedByText(Cell):
-    def begin(self) -> None:
-        self.kept = ""
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("by the length of a text", str)
+    def truncated_by_text(self, state: torch.Tensor) -> Any:
         self.kept += "."
-        return state - 0.7 * (state - state.detach()) if len(self.kept) > 12 else state
+        return weaken(state, 0.3) if len(self.kept) > 12 else state
 
-
-@cell_case(TRUNCATED, "by activity, a sum that resets")
-class TruncatedByActivity(Cell):
-    def begin(self) -> None:
-        self.kept = 0.0
-
-    def after(self, state: torch.Tensor) -> Any:
+    @does("by activity, a sum that resets", lambda: 0.0)
+    def truncated_by_activity(self, state: torch.Tensor) -> Any:
         self.kept += float(state.detach().abs().mean())
         if self.kept < 2.5:
             return state
         self.kept = 0.0
         return state.detach()
-
-
-@cell_case(TRUNCATED, "by activity, from a level on")
-class TruncatedByLevel(Cell):
-    def begin(self) -> None:
-        self.kept = 0.0
-
-    def after(self, state: torch.Tensor) -> Any:
-        self.kept += float(state.detach().abs().mean())
-        return state - 0.5 * (state - state.detach()) if self.kept > 3.5 else state
 
 
 class CountingBackward(torch.autograd.Function):
@@ -205,15 +134,14 @@ class CountingBackward(torch.autograd.Function):
         return gradient * CountingBackward.factor
 
 
-@case(UNSEEN, "a custom backward that counts its calls from one sequence to the next")
-def counting_backward() -> Job:
-    CountingBackward.factor = 1.0
+class NoisyBackward(CountingBackward):
+    """The identity, whose backward pass draws random numbers."""
 
-    class Counting(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            return CountingBackward.apply(state)  # type: ignore[no-untyped-call]
-
-    return Job(cell=Counting())
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Return the gradient with noise."""
+        del ctx
+        return gradient * (1 + 0.3 * torch.randn_like(gradient))
 
 
 class BackwardOfCalls(torch.autograd.Function):
@@ -232,36 +160,57 @@ class BackwardOfCalls(torch.autograd.Function):
         return gradient * ctx.kept[0], None
 
 
-@case(UNSEEN, "a custom backward that reads what later steps wrote")
-def reading_backward() -> Job:
-    kept = [0.7]
-
-    class Reading(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            return BackwardOfCalls.apply(state, kept)  # type: ignore[no-untyped-call]
-
-    return Job(cell=Reading())
+def _drop(state: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(state, 0.3)
 
 
-@cell_case(UNSEEN, "a slope that is annealed from the twentieth step on")
-class AnnealedLate(Cell):
-    def begin(self) -> None:
-        self.kept = 1.0
+@family(UNSEEN)
+class Unseen(Cell):
+    """Cells whose values tell nothing of their gradients."""
 
-    def after(self, state: torch.Tensor) -> Any:
+    @does("noise in a custom backward")
+    def noisy_backward(self, state: torch.Tensor) -> Any:
+        return NoisyBackward.apply(state)  # type: ignore[no-untyped-call]
+
+    @does("noise in a hook on the new state")
+    def noisy_hook(self, state: torch.Tensor) -> Any:
+        if state.requires_grad:
+            state.register_hook(lambda gradient: gradient * (1 + 0.3 * torch.randn_like(gradient)))
+        return state
+
+    @does("dropout under checkpoint(preserve_rng_state=False)")
+    def checkpointed_dropout(self, state: torch.Tensor) -> Any:
+        return checkpoint(_drop, state, use_reentrant=False, preserve_rng_state=False)
+
+    @does("dropout under checkpoint()")
+    def preserved_dropout(self, state: torch.Tensor) -> Any:
+        return checkpoint(_drop, state, use_reentrant=False)
+
+    @does("a slope that is annealed from the twentieth step on", lambda: 1.0)
+    def annealed_late(self, state: torch.Tensor) -> Any:
         if self.calls >= 20:
             self.kept *= 1.3
-        return 0.9 * state + 0.1 * Surrogate.apply(state - 0.1, self.kept)  # type: ignore[no-untyped-call]
+        return spike(state, self.kept)
+
+    @does("a scale of the gradient that changes in the last steps alone")
+    def scaled_last(self, state: torch.Tensor) -> Any:
+        return weaken(state, 0.6) if self.calls >= 18 else state
 
 
-@cell_case(UNSEEN, "a scale of the gradient that changes in the last steps alone")
-class ScaledLast(Cell):
-    def after(self, state: torch.Tensor) -> Any:
-        return state - 0.4 * (state - state.detach()) if self.calls >= 18 else state
+@case(UNSEEN, "a custom backward that counts its calls from one sequence to the next")
+def counting_backward() -> Call:
+    CountingBackward.factor = 1.0
+    return call(make_class("Counting", lambda _, state: CountingBackward.apply(state))())  # type: ignore[no-untyped-call]
+
+
+@case(UNSEEN, "a custom backward that reads what later steps wrote")
+def reading_backward() -> Call:
+    kept = [0.7]
+    return call(make_class("Reading", lambda _, state: BackwardOfCalls.apply(state, kept))())  # type: ignore[no-untyped-call]
 
 
 @case(UNSEEN, "a loss that scales gradients by a running maximum")
-def loss_with_running_scale() -> Job:
+def loss_with_running_scale() -> Call:
     largest = [1.0]
 
     def loss(_: int, output: torch.Tensor) -> Any:
@@ -269,11 +218,11 @@ def loss_with_running_scale() -> Job:
         scaled = output / largest[0]
         return (scaled + (output - scaled).detach()).square().sum()
 
-    return Job(cell=Cell(), loss=loss)
+    return call(Cell(), loss=loss)
 
 
 @case(UNSEEN, "a loss that scales gradients by a running mean, from the twelfth step on")
-def loss_with_late_scale() -> Job:
+def loss_with_late_scale() -> Call:
     mean = [1.0]
 
     def loss(step: int, output: torch.Tensor) -> Any:
@@ -281,78 +230,24 @@ def loss_with_late_scale() -> Job:
         scaled = output / mean[0] if step >= 12 else output
         return (scaled + (output - scaled).detach()).square().sum()
 
-    return Job(cell=Cell(), loss=loss)
+    return call(Cell(), loss=loss)
 
 
-class NoisyBackward(CountingBackward):
-    """The identity, whose backward pass draws random numbers."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Return the gradient with noise."""
-        del ctx
-        return gradient * (1 + 0.3 * torch.randn_like(gradient))
-
-
-@case(UNSEEN, "noise in a custom backward")
-def noisy_backward() -> Job:
-    class Noisy(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            return NoisyBackward.apply(state)  # type: ignore[no-untyped-call]
-
-    return Job(cell=Noisy())
-
-
-@case(UNSEEN, "noise in a hook on the new state")
-def noisy_hook() -> Job:
-    class Noisy(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            if state.requires_grad:
-                state.register_hook(lambda gradient: gradient * (1 + 0.3 * torch.randn_like(gradient)))
-            return state
-
-    return Job(cell=Noisy())
-
-
-def _drop(state: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.dropout(state, 0.3)
-
-
-@case(UNSEEN, "dropout under checkpoint(preserve_rng_state=False)")
-def checkpointed_dropout() -> Job:
-    class Dropped(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            return checkpoint(_drop, state, use_reentrant=False, preserve_rng_state=False)
-
-    return Job(cell=Dropped())
-
-
-@case(UNSEEN, "dropout under checkpoint()")
-def preserved_dropout() -> Job:
-    class Dropped(Cell):
-        def after(self, state: torch.Tensor) -> Any:
-            return checkpoint(_drop, state, use_reentrant=False)
-
-    return Job(cell=Dropped())
+def _scale_by_length(_: int, outputs: torch.Tensor) -> Any:
+    scaled = outputs / len(outputs)
+    return (scaled + (outputs - scaled).detach()).square().sum()
 
 
 @case(UNSEEN, "a chunk_loss that depends on how the sequence is cut")
-def chunk_loss_of_the_cut() -> Job:
-    def chunk_loss(_: int, outputs: torch.Tensor) -> Any:
-        return (outputs - outputs.mean(0)).square().sum()
-
-    return Job(cell=Cell(), chunk_loss=chunk_loss)
+def chunk_loss_of_the_cut() -> Call:
+    return call(Cell(), chunk_loss=lambda _, outputs: (outputs - outputs.mean(0)).square().sum())
 
 
 @case(UNSEEN, "a chunk_loss whose value does not depend on the cut, and whose gradient does")
-def chunk_gradient_of_the_cut() -> Job:
-    def chunk_loss(_: int, outputs: torch.Tensor) -> Any:
-        scaled = outputs / len(outputs)
-        return (scaled + (outputs - scaled).detach()).square().sum()
-
-    return Job(cell=Cell(), chunk_loss=chunk_loss)
+def chunk_gradient_of_the_cut() -> Call:
+    return call(Cell(), chunk_loss=_scale_by_length)
 
 
 @case(UNSEEN, "a chunk_loss that adds up steps")
-def chunk_loss_of_steps() -> Job:
-    return Job(cell=Cell(), chunk_loss=lambda _, outputs: outputs.square().sum())
+def chunk_loss_of_steps() -> Call:
+    return call(Cell(), chunk_loss=lambda _, outputs: outputs.square().sum())

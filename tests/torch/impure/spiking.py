@@ -12,23 +12,18 @@ from typing import Any
 
 import torch
 
-from tests.torch.impure.cases import STEPS, Job, case
+from tests.torch.impure.cases import add_case, call
+from tests.torch.impure.gradients import Surrogate
+from tests.torch.tables import STEPS, Call
 
 QUIET = "silent at first"
 #: Inputs are zero before.
 _BEGINS = 6
 
 
-class _Surrogate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, membrane: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(membrane)
-        return (membrane > 0).to(membrane.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        (membrane,) = ctx.saved_tensors
-        return gradient / (1 + 10 * membrane.abs()).square()
+def _fire(membrane: torch.Tensor) -> torch.Tensor:
+    spikes: torch.Tensor = Surrogate.apply(membrane, 10.0)  # type: ignore[no-untyped-call]
+    return spikes
 
 
 class Spiking(torch.nn.Module):
@@ -38,7 +33,7 @@ class Spiking(torch.nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.weight = torch.nn.Parameter(torch.rand(5, 7, dtype=torch.float64))
-        self.kept: Any = None
+        self.kept: Any = torch.zeros(3, 7).double()
         self.calls = 0
         self.begin()
 
@@ -54,19 +49,31 @@ class Spiking(torch.nn.Module):
 
     def forward(self, membrane: torch.Tensor, x: torch.Tensor) -> Any:
         membrane = 0.8 * membrane + x.abs() @ self.weight
-        spikes = _Surrogate.apply(membrane + self.current(membrane) - 1.0)  # type: ignore[no-untyped-call]
+        spikes = _fire(membrane + self.current(membrane) - 1.0)
         self.after(spikes)
         self.calls += 1
         return membrane * (1 - spikes.detach()), spikes
 
 
-def _quiet(cell: Any) -> Job:
-    inputs = torch.zeros(STEPS, 3, 5, dtype=torch.float64)
-    inputs[_BEGINS:] = torch.rand(STEPS - _BEGINS, 3, 5, dtype=torch.float64)
-    state = torch.zeros(3, 7, dtype=torch.float64, requires_grad=True)
-    return Job(cell=cell, inputs=inputs.requires_grad_(), state=state)
+def quiet_case(what: str, name: str, *, scale: float = 1.0) -> Any:
+    """Register a class of cells that get no input at first."""
+
+    def build(kind: Any) -> Call:
+        cell = kind()
+        inputs = torch.zeros(STEPS, 3, 5, dtype=torch.float64)
+        inputs[_BEGINS:] = scale * torch.rand(STEPS - _BEGINS, 3, 5, dtype=torch.float64)
+        state = torch.zeros(3, 7, dtype=torch.float64, requires_grad=True)
+        return call(cell, inputs=inputs.requires_grad_(), state=state)
+
+    def register(kind: Any) -> Any:
+        add_case(name, QUIET, what, lambda: build(kind))
+        return kind
+
+    return register
 
 
+@quiet_case("the same, and nothing ever fires", "delayed_spikes_never", scale=1e-3)
+@quiet_case("an axonal delay, with surrogate gradients", "delayed_spikes")
 class _DelayedSpikes(Spiking):
     def begin(self) -> None:
         self.kept = deque([torch.zeros(3, 7).double() for _ in range(4)])
@@ -78,23 +85,8 @@ class _DelayedSpikes(Spiking):
         self.kept.append(spikes)
 
 
-@case(QUIET, "an axonal delay, with surrogate gradients")
-def delayed_spikes() -> Job:
-    return _quiet(_DelayedSpikes())
-
-
-@case(QUIET, "the same, and nothing ever fires")
-def delayed_spikes_never() -> Job:
-    job = _quiet(_DelayedSpikes())
-    with torch.no_grad():
-        job.inputs.mul_(1e-3)
-    return job
-
-
+@quiet_case("an adaptive threshold, with surrogate gradients", "adaptive_threshold")
 class _Threshold(Spiking):
-    def begin(self) -> None:
-        self.kept = torch.zeros(3, 7).double()
-
     def current(self, spikes: torch.Tensor) -> Any:
         return -self.kept
 
@@ -102,15 +94,8 @@ class _Threshold(Spiking):
         self.kept = 0.9 * self.kept + 0.5 * spikes
 
 
-@case(QUIET, "an adaptive threshold, with surrogate gradients")
-def adaptive_threshold() -> Job:
-    return _quiet(_Threshold())
-
-
+@quiet_case("a refractory time, written in place where something fires", "refractory")
 class _Refractory(Spiking):
-    def begin(self) -> None:
-        self.kept = torch.zeros(3, 7).double()
-
     def current(self, spikes: torch.Tensor) -> Any:
         return -10.0 * (self.kept > 0)
 
@@ -122,11 +107,7 @@ class _Refractory(Spiking):
             self.kept.sub_(1.0).clamp_(min=0.0)
 
 
-@case(QUIET, "a refractory time, written in place where something fires")
-def refractory() -> Job:
-    return _quiet(_Refractory())
-
-
+@quiet_case("short-term plasticity in a buffer, from the first spike on", "short_term_plasticity")
 class _Plasticity(Spiking):
     def begin(self) -> None:
         self.register_buffer("resource", torch.ones(3, 7).double())
@@ -140,11 +121,7 @@ class _Plasticity(Spiking):
             self.resource = self.resource * (1 - 0.3 * spikes.detach())
 
 
-@case(QUIET, "short-term plasticity in a buffer, from the first spike on")
-def short_term_plasticity() -> Job:
-    return _quiet(_Plasticity())
-
-
+@quiet_case("homeostasis: a mean rate, a number", "homeostasis")
 class _Homeostasis(Spiking):
     def begin(self) -> None:
         self.kept = 0.0
@@ -158,59 +135,37 @@ class _Homeostasis(Spiking):
             self.kept = 0.9 * self.kept + 0.1 * rate
 
 
-@case(QUIET, "homeostasis: a mean rate, a number")
-def homeostasis() -> Job:
-    return _quiet(_Homeostasis())
-
-
-class _HiddenMembrane(torch.nn.Module):
+@quiet_case("a membrane hidden in the module", "hidden_membrane")
+class _HiddenMembrane(Spiking):
     """As neurons that hide their state do."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.rand(5, 7, dtype=torch.float64))
-        self.v: Any = 0.0
-
-    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
-        self.v = 0.8 * self.v + x.abs() @ self.weight
-        spikes = _Surrogate.apply(self.v - 1.0)  # type: ignore[no-untyped-call]
-        self.v = self.v * (1 - spikes.detach())
-        return state, spikes
+    def forward(self, membrane: torch.Tensor, x: torch.Tensor) -> Any:
+        self.kept = 0.8 * self.kept + x.abs() @ self.weight
+        spikes = _fire(self.kept - 1.0)
+        self.kept = self.kept * (1 - spikes.detach())
+        return membrane, spikes
 
 
-@case(QUIET, "a membrane hidden in the module")
-def hidden_membrane() -> Job:
-    return _quiet(_HiddenMembrane())
+@quiet_case("spikes counted for a report", "counted_spikes")
+class _CountedSpikes(Spiking):
+    def begin(self) -> None:
+        self.kept = 0
+
+    def after(self, spikes: torch.Tensor) -> None:
+        self.kept += int(spikes.detach().sum())
 
 
-@case(QUIET, "spikes counted for a report")
-def counted_spikes() -> Job:
-    class CountedSpikes(Spiking):
-        def begin(self) -> None:
-            self.kept = 0
-
-        def after(self, spikes: torch.Tensor) -> None:
-            self.kept += int(spikes.detach().sum())
-
-    return _quiet(CountedSpikes())
-
-
-@case(QUIET, "a synapse that filters the spikes of the layer below")
-def filtered_synapse() -> Job:
+@quiet_case("a synapse that filters the spikes of the layer below", "filtered_synapse")
+class _Filtered(Spiking):
     class Synapse(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.trace: torch.Tensor | None = None
+        trace: torch.Tensor | None = None
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.trace = x if self.trace is None else 0.7 * self.trace + x
             return self.trace
 
-    class Filtered(Spiking):
-        def begin(self) -> None:
-            self.synapse = Synapse()
+    def begin(self) -> None:
+        self.synapse = self.Synapse()
 
-        def forward(self, membrane: torch.Tensor, x: torch.Tensor) -> Any:
-            return super().forward(membrane, self.synapse(x.abs()))
-
-    return _quiet(Filtered())
+    def forward(self, membrane: torch.Tensor, x: torch.Tensor) -> Any:
+        return super().forward(membrane, self.synapse(x.abs()))
