@@ -22,7 +22,7 @@ from ckptplan import InputError
 from ckptplan.torch import bptt, run_call, unroll
 from ckptplan.torch.adapters import TorchCell
 from tests.torch.limit_tables import mean_square
-from tests.torch.support import assert_close, forget_measurements, gradients, job, plan_of
+from tests.torch.support import assert_close, forget_measurements, gradients, job, plain, plan_of
 from tests.torch.tables import STEPS, squares
 
 PLAN = plan_of(STEPS, "standard", states=16)
@@ -569,3 +569,31 @@ def test_statistics_that_a_sequence_leaves_as_it_found_them_stay_so() -> None:
         left = [one.clone() for one in norm.buffers()]
         result.loss.backward()
         assert all(map(torch.equal, norm.buffers(), left))
+
+
+class MarkingNet(torch.nn.Module):
+    """Makes an attribute in its first step, which changes after the steps that are tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(5, 7).double(), torch.nn.BatchNorm1d(5).double()
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        hidden, step = state
+        hidden = torch.tanh(self.linear(self.norm(x)) + 0.5 * hidden * (1 - getattr(self, "mark", 0)))
+        self.mark = torch.tensor(0.5 if step >= 8 else 0.0)
+        return (hidden, step + 1), hidden
+
+
+def test_a_second_network_makes_its_attributes_within_another_limit() -> None:
+    """The attribute is a part of the state, though it does not exist yet; statistics are not copied again."""
+    inputs = torch.randn(60, 4, 5, dtype=torch.float64)
+    for memory in ("20 kB", "60 kB", "1 MB"):
+        net, twin = MarkingNet(), MarkingNet()
+        twin.load_state_dict(net.state_dict())
+        state = torch.zeros(4, 7, dtype=torch.float64), 0
+        result = bptt(net, inputs, state, squares, memory=memory)
+        theirs = torch.stack(plain(twin, inputs, state, 60)[0]).square().sum()
+        ours = gradients(result.loss, list(net.parameters()))
+        assert_close(ours, gradients(theirs, list(twin.parameters())), relative=1e-10)
+        assert_close(list(net.buffers()), list(twin.buffers()), relative=1e-10)

@@ -15,7 +15,7 @@ from ckptplan.torch.run.steps import StepTraits
 from ckptplan.torch.state.digests import digest
 from ckptplan.torch.state.lifted import StatePart
 from ckptplan.torch.state.nests import has_memory
-from ckptplan.torch.state.places import Place, has_graph
+from ckptplan.torch.state.places import AttributeHolder, Place, has_graph
 from ckptplan.torch.state.reach import GENERATORS, Reach, Snapshot, walk
 
 #: Values of these types distinguish calls, if their container has at most this many elements.
@@ -118,6 +118,11 @@ class Scope:
             places += [Place(holder, key) for key in keys if holder.describe(key) in names]
         contents = map(self.reach.get_content, range(len(self.reach.tensors)))
         places += [place for place in contents if place.name in names]
+        # Attributes that the first step of a new module makes do not exist yet.
+        keys = {name: name.rpartition(".")[2] for name in names - {place.name for place in places}}
+        for holder in self.reach.holders:
+            if isinstance(holder, AttributeHolder):
+                places += [Place(holder, key) for name, key in keys.items() if holder.describe(key) == name]
         self.lifted = [StatePart(place, *earlier.lifted[place.name]) for place in dict.fromkeys(places)]
 
     def lift(self, places: Sequence[Place], *, carries: bool = True) -> None:
