@@ -173,7 +173,8 @@ class SpikingLayer(ChunkCell):
             currents = torch.nn.functional.linear(inputs, self.weight, self.bias)
         else:
             currents = outputs.inputs.product(self.weight.t().contiguous())
-            currents += self.bias
+            if self.bias is not None:
+                currents += self.bias
         if self.recurrent_weight is not None:
             currents += read_spikes.product(self._feedback(self.recurrent_weight))
         states = self._make_states(currents)

@@ -79,6 +79,18 @@ def test_hooks_on_the_forward_pass_are_refused(register: Callable[[SpikingLayer]
     run(layer)
 
 
+@pytest.mark.parametrize("kind", [LIF, SpikingLayer])
+def test_a_layer_may_have_no_bias(kind: Any) -> None:
+    layer = kind(5, 7, threshold=0.3, spiking_inputs=True, dtype=torch.float64)
+    layer.bias = None
+    inputs, state = (torch.rand(STEPS, 3, 5) > 0.5).double(), layer.initial_state(3)
+    theirs = gradients(
+        sum(map(torch.mean, plain(layer, inputs, state, STEPS)[0]), torch.zeros(())), [layer.weight]
+    )
+    result = bptt(layer, inputs, state, mean, memory="40 kB")
+    assert_close(gradients(result.loss, [layer.weight]), theirs, relative=1e-10)
+
+
 @pytest.mark.parametrize("options", [{}, {"adaptation": 0.3}, {"synapse_decay": 0.8, "reset": "zero"}], ids=str)
 def test_all_calls_keep_the_least_limit(options: dict[str, Any]) -> None:
     """The first call, too, which tries steps under autograd."""
