@@ -1,4 +1,4 @@
-"""Chunks treat states, hooks, limits and batch statistics as single steps do, or say why they cannot."""
+"""Chunks treat states, limits, losses and batch statistics as single steps do, or say why they cannot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.modules.module import register_module_forward_hook
 
 from ckptplan import InputError
 from ckptplan.torch import LIF, ChunkStack, SpikingLayer, bptt, wrap, wrap_layers
@@ -46,37 +45,6 @@ def test_the_order_of_the_state_s_names_does_not_matter(names: tuple[str, ...], 
         assert_close(
             [ours[name] for name in names], [theirs_final[name].detach() for name in names], relative=1e-10
         )
-
-
-def _after(cell: SpikingLayer) -> Any:
-    return cell.register_forward_hook(lambda *_: None)
-
-
-def _before(cell: SpikingLayer) -> Any:
-    return cell.register_forward_pre_hook(lambda *_: None)
-
-
-def _of_all(_: SpikingLayer) -> Any:
-    return register_module_forward_hook(lambda *_: None)
-
-
-@pytest.mark.parametrize("register", [_after, _before, _of_all])
-def test_hooks_on_the_forward_pass_are_refused(register: Callable[[SpikingLayer], Any]) -> None:
-    """Also by a call that equals an earlier one. Without them, and step by step, it runs."""
-    layer, inputs = make_layer(), torch.randn(STEPS, 3, 5, dtype=torch.float64)
-
-    def run(cell: Any) -> None:
-        bptt(cell, inputs, layer.initial_state(3), mean, memory="100 kB").loss.backward()
-
-    run(layer)
-    handle = register(layer)
-    try:
-        with pytest.raises(InputError, match=r"SpikingLayer has a hook on its forward pass.*does not call it"):
-            run(layer)
-        run(lambda state, x: layer(state, x))  # noqa: PLW0108 - no ChunkCell
-    finally:
-        handle.remove()
-    run(layer)
 
 
 @pytest.mark.parametrize("kind", [LIF, SpikingLayer])

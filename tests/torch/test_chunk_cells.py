@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.modules.module import register_module_full_backward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 
 from ckptplan import Infeasible, InputError
 from ckptplan.planning.playback import make_schedule
@@ -624,21 +624,24 @@ def ignore_call(*_: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "register",
+    ("direction", "register"),
     [
-        lambda cell: cell.register_full_backward_hook(ignore_call),
-        lambda cell: cell.register_full_backward_pre_hook(ignore_call),
-        lambda _: register_module_full_backward_hook(ignore_call),
+        ("backward", lambda cell: cell.register_full_backward_hook(ignore_call)),
+        ("backward", lambda cell: cell.register_full_backward_pre_hook(ignore_call)),
+        ("backward", lambda _: register_module_full_backward_hook(ignore_call)),
+        ("forward", lambda cell: cell.register_forward_hook(ignore_call)),
+        ("forward", lambda cell: cell.register_forward_pre_hook(ignore_call)),
+        ("forward", lambda _: register_module_forward_hook(ignore_call)),
     ],
-    ids=["after", "before", "of all modules"],
+    ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_hooks_on_the_backward_pass_are_refused(register: Callable[[LIF], Any]) -> None:
+def test_hooks_that_no_chunk_calls_are_refused(direction: str, register: Callable[[LIF], Any]) -> None:
     """Also by a call that would else be the same as one before; without them, and step by step, it runs."""
     cell = make()
     run(cell)
     handle = register(cell)
     try:
-        with pytest.raises(InputError, match=r"LIF has a hook on its backward pass.*which does not call it"):
+        with pytest.raises(InputError, match=rf"LIF has a hook on its {direction} pass.*which does not call"):
             run(cell)
         run(lambda state, x: cell(state, x))  # noqa: PLW0108 - no ChunkCell
     finally:
