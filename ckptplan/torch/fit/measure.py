@@ -304,6 +304,7 @@ def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: b
     """
     steps = min(TIGHT_STEPS if is_tight else TRIAL_STEPS, call.inputs.steps)
     first = replace(call, inputs=call.inputs.take_first(steps))
+    steps = first.inputs.steps
     with torch.enable_grad():
         probe = Probe(call) if probe is None else probe
         if not probe.has_observed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -67,9 +68,11 @@ class PieceInputs(Inputs):
 
     def take_first(self, steps: int) -> Inputs:
         if self._sizes:
-            # Later pieces have fewer sequences, and a plan has to have room for the first one.
-            leaves = [leaf[: self._bounds[1]].repeat(steps, 1) for leaf in self.leaves]
-            sizes: Tensor | None = self._sizes[0].repeat(steps)
+            # Later pieces may have fewer sequences, and a plan has to have room for the first one.
+            full = (size.equal(self._sizes[0]) for size in self._sizes[:steps])
+            steps = sum(takewhile(bool, full))
+            leaves = [leaf[: self._bounds[steps]] for leaf in self.leaves]
+            sizes: Tensor | None = torch.cat(self._sizes[:steps])
         else:
             leaves, sizes = self.cut(0, steps)[0], None
         given = fill(self.nest, detach_inputs(leaves))
