@@ -177,6 +177,14 @@ def test_the_live_tensors_of_a_call_stay_within_the_limit(
         assert chosen.plan.predicted.recomputed_steps > 0
 
 
+def test_later_calls_join_pieces_in_the_order_of_time() -> None:
+    """The third call is a plain loop over pieces, of which one direction runs the last piece first."""
+    net, x = torch.nn.LSTM(5, 7, bidirectional=True).double(), torch.randn(200, 3, 5, dtype=torch.float64)
+    ours = wrap(net, memory="1 GiB", piece=16)
+    for _ in range(5):
+        assert_close([ours(x)[0].detach()], [net(x)[0].detach()], relative=1e-12)
+
+
 @pytest.mark.parametrize("share", [1.0, 2.5])
 def test_packed_sequences_of_unequal_lengths_keep_the_limit(share: float) -> None:
     """Most sequences end early, and the first pieces take the most memory."""
