@@ -448,7 +448,7 @@ def document(results: dict[str, Any]) -> str:
         (f"network, state, T = {longest}: {', '.join(WAYS)}", "network"),
         *((f"{states} states in RAM", states) for states in counts),
     )
-    parts = [rows, "What must hold, over all rows:\n\n" + "\n".join(f"- {line}" for line in judge(results))]
+    parts = [rows, "Which claims held, over all rows:\n\n" + "\n".join(f"- {line}" for line in judge(results))]
     parts.append(f"![A measured run beside the simulated one]({PICTURE})")
     return "\n\n".join(parts) + "\n"
 

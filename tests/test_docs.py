@@ -80,7 +80,7 @@ def test_the_page_on_strategies_shows_what_the_program_prints() -> None:
 def test_the_page_on_machines_shows_which_machine_the_program_names(tmp_path: Path) -> None:
     """The commands of that section as they stand, at the width of a plain terminal."""
     page = (ROOT / "docs/machines.md").read_text()
-    section = page.partition("## A network like yours")[2].partition("\n## ")[0]
+    section = page.partition("## Size a machine")[2].partition("\n## ")[0]
     shown = re.findall(r"```text\n(.*?)\n```", section, re.DOTALL)[0]
     commands = [shlex.split(line) for line in section.splitlines() if line.startswith(".venv/bin/ckptplan ")]
     printed = [run(*command[1:], cwd=tmp_path, COLUMNS="80").stdout for command in commands]
@@ -286,7 +286,7 @@ def test_figures_for_optimal_schedules_are_those_measured() -> None:
         assert re.findall(r"[\d.]+ \([\d.]+\) \w+", table) == cells
     cases = {f"| {' | '.join(optimal.show_case(case))} |" for case in measured["cases"]}
     shown = re.findall(r"^\| [\w ]+ \| `[\w-]+` \| [\d,]+ \|.* ms \|.*$", page, re.M)
-    assert len(shown) >= 5
+    assert len(shown) >= 3
     assert set(shown) <= cases
     peers = {peer["peer"]: peer for peer in measured["peers"] if peer["steps"] == 1000}
     found = re.findall(r"([\d.]+) s \((\w+Revolve); (?:`optimal` in )?([\d.]+) ms\)", page)

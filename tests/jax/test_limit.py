@@ -266,4 +266,4 @@ def test_a_loss_that_may_pass_the_limit_is_told_of(share: float, told: bool, cap
     compiled(case, limited(limit))
     found = [one.message for one in caplog.records if one.name == "ckptplan.jax"]
     assert len(found) == told
-    assert all("ckptplan.jax.bptt takes the loss step by step" in one for one in found)
+    assert all("ckptplan.jax.bptt adds up the loss step by step" in one for one in found)

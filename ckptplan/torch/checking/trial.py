@@ -41,6 +41,7 @@ from ckptplan.torch.state.nests import (
     stack,
 )
 from ckptplan.torch.state.places import Place, has_graph, join_names
+from ckptplan.torch.state.reach import GENERATORS
 
 #: How many steps are tried, and how many are tried within a tight limit of memory.
 TRIAL_STEPS, TIGHT_TRIAL_STEPS = 4, 2
@@ -225,8 +226,13 @@ class _TrialLoop:
         return plain
 
     def _refuse_records(self, changed: Sequence[Place]) -> None:
-        """Raise InputError if a loss keeps a value, and the backward pass of the cell computes it again."""
-        if not self._call.has_own_backward:
+        """Raise InputError if a loss keeps a value, and the backward pass of the cell computes it again.
+
+        Losses that draw random numbers are refused where they draw.
+        """
+        if not self._call.has_own_backward or any(
+            isinstance(place.holder.owner, GENERATORS) for place in changed
+        ):
             return
         name = type(self._call.cell).__name__
         raise InputError(
