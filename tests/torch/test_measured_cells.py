@@ -131,9 +131,10 @@ def test_fewer_runs_count_the_same_bytes() -> None:
 
 def test_remote_checkpoints_are_not_local_memory() -> None:
     """On a CPU both memories are the same one; the peak that is measured is the local one all the same."""
-    local, remote = (
+    # The first run tries steps, too, which takes memory of its own.
+    _, local, remote = (
         TorchProgram(network("gru"), make_schedule(strategy, steps=300, chunk_size=3)).peak_bytes()
-        for strategy in ("standard", "remote")
+        for strategy in ("standard", "standard", "remote")
     )
     assert local - remote == pytest.approx(98 * STATE, abs=3 * STATE)
 
