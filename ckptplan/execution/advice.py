@@ -39,11 +39,6 @@ def find_limit(need: float) -> int:
     return int(-(-least // digits) * digits)
 
 
-def name_limit(need: float, *, like: int) -> int:
-    """Return the least limit that leaves ``need`` bytes for a plan, rounded in the units of ``like``."""
-    return parse_bytes(format_limit(find_limit(need), like=like))
-
-
 def refuse_limit(
     infeasible: Infeasible,
     request: Request,

@@ -79,11 +79,7 @@ def measure(
         run(0, count)
         return Report(seconds=(perf_counter() - began) / count)
 
-    runs = [
-        partial(time, advance, begins=True),
-        partial(time, record, begins=True),
-        partial(time, backward, begins=False),
-    ]
+    runs = [partial(time, run, begins=run is not backward) for run in (advance, record, backward)]
     try:
         tape = _count_tape(record, backward, put, first, count) if tape_bytes is None else tape_bytes
         rounds = list(measure_rounds(runs, rounds=_ROUNDS))

@@ -20,6 +20,8 @@ from ckptplan.calibration import calibrate, validate
 from ckptplan.calibration.bench import Bench, assume_times
 from ckptplan.calibration.fit import Round, read_events
 from ckptplan.calibration.torch_bench import make_message_schedules, make_schedules
+from ckptplan.calibration.validation import Validation
+from ckptplan.cli.command import as_option
 from ckptplan.execution.backend import (
     Backend,
     Counted,
@@ -34,11 +36,13 @@ from ckptplan.execution.backend import (
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import TIMES, Basis
 from ckptplan.planning.playback import make_schedule
+from ckptplan.report.validation import view_validation
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import Event
-from tests.support import plain_costs
+from ckptplan.wording import arguments_as
+from tests.support import plain_costs, told
 
 #: What a state, a tape and so on take on the machine, in bytes and seconds. A recorded chunk costs four times
 #: what an advance costs beside its steps.
@@ -226,3 +230,11 @@ def install(monkeypatch: pytest.MonkeyPatch, machine: KnownMachine) -> None:
         monkeypatch.setattr(module, "open_backend", lambda *_, **__: machine)
         monkeypatch.setattr(module, "build_network", build)
         monkeypatch.setattr(module, "open_bench", bench)
+
+
+def shown_table(found: Validation, *, width: int = 80) -> str:
+    """What a terminal shows, with single spaces."""
+    with arguments_as(as_option):
+        lines = told(view_validation(found).blocks(), width=width).splitlines()
+    assert all(len(line.rstrip()) <= width or line.startswith(("plan", "ran", "on")) for line in lines)
+    return " ".join(" ".join(lines).split())

@@ -20,8 +20,7 @@ from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.report.formats import json_text
 from ckptplan.report.validation import view_validation
-from tests.calibration.known import COSTS, PER_STEP, RESIDENT, WORKSPACE, KnownMachine, install
-from tests.calibration.shown import shown_table
+from tests.calibration.known import COSTS, PER_STEP, RESIDENT, WORKSPACE, KnownMachine, install, shown_table
 
 SPEC, BATCH, STEPS = CellSpec(name="gru", inputs=8, neurons=16), 4, 300
 

@@ -21,7 +21,7 @@ from ckptplan.execution.backend import Environment, Report
 from ckptplan.report.validation import view_validation
 from ckptplan.schedule.simulator import play
 from ckptplan.schedule.timeline import Event, kind_of
-from tests.calibration.shown import shown_table
+from tests.calibration.known import shown_table
 from tests.support import small_plan
 
 
