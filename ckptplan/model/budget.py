@@ -35,12 +35,12 @@ def remaining_bytes(memory: int, headroom: float) -> int:
 
 
 def add_headroom(budget: int, headroom: float) -> int:
-    """Return the least memory, in bytes, of which the headroom leaves at least ``budget`` bytes."""
+    """Return the least bytes of memory that leave at least ``budget`` bytes beside the headroom."""
     return -(-budget // _remaining_share(headroom))
 
 
 def find_memory(budget: int, headroom: float, *, machine: int) -> int:
-    """Return the bytes of memory of which the headroom leaves ``budget``: ``machine``, else the least."""
+    """Return ``machine`` if its headroom leaves ``budget`` bytes, else the least memory that leaves so many."""
     return machine if remaining_bytes(machine, headroom) == budget else add_headroom(budget, headroom)
 
 

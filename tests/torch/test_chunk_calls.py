@@ -96,6 +96,8 @@ def test_layers_that_read_several_time_steps_at_once_are_refused(make: Callable[
     wrapped = wrap(net, memory="10 MB", reset=FUNCTIONAL.reset_net)
     with pytest.raises(InputError, match=r"another gradient if 2 time steps are one call.*wrap_layers"):
         wrapped(data)
+    with pytest.raises(InputError, match="another gradient"):
+        wrapped.check(data)
     with torch.no_grad():
         expected = wrapped(data)
     if hasattr(net[1], "running_mean"):

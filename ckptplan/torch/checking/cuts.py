@@ -19,8 +19,7 @@ from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.state.digests import find_rounding
 from ckptplan.torch.state.nests import is_differentiable, list_leaves
-from ckptplan.torch.state.places import Place
-from ckptplan.torch.state.reach import GENERATORS, MAX_SNAPSHOT_BYTES
+from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES, is_generator
 
 #: The time steps that are compared, and the share of its norm by which a gradient may differ: in spiking
 #: networks, rounding may move a spike of a later step, but hardly of these.
@@ -51,7 +50,7 @@ def check_cuts(make_call: Callable[[int], Call]) -> None:
         )
         with torch.enable_grad():
             loops.append(run_plain_steps(call, scope))
-        if any(_draws(part.place) for part in scope.lifted):
+        if any(is_generator(part.place) for part in scope.lifted):
             return
     apart, together = loops
     tolerance = max(_TOLERANCE, 100 * find_rounding(apart.dtypes))
@@ -66,7 +65,3 @@ def check_cuts(make_call: Callable[[int], Call]) -> None:
                 field="net",
                 accepted="wrap_layers(net, memory=...), which leaves such layers outside; or net.eval()",
             )
-
-
-def _draws(place: Any) -> bool:
-    return isinstance(place, Place) and isinstance(place.holder.owner, GENERATORS)

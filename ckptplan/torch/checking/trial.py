@@ -41,7 +41,7 @@ from ckptplan.torch.state.nests import (
     stack,
 )
 from ckptplan.torch.state.places import Place, has_graph, join_names
-from ckptplan.torch.state.reach import GENERATORS
+from ckptplan.torch.state.reach import is_generator
 
 #: How many steps are tried, and how many are tried within a tight limit of memory.
 TRIAL_STEPS, TIGHT_TRIAL_STEPS = 4, 2
@@ -230,9 +230,7 @@ class _TrialLoop:
 
         Losses that draw random numbers are refused where they draw.
         """
-        if not self._call.has_own_backward or any(
-            isinstance(place.holder.owner, GENERATORS) for place in changed
-        ):
+        if not self._call.has_own_backward or any(map(is_generator, changed)):
             return
         name = type(self._call.cell).__name__
         raise InputError(

@@ -27,7 +27,7 @@ from ckptplan.torch.run.outputs import SummedLoss
 from ckptplan.torch.run.steps import Steps, Tape
 from ckptplan.torch.state.nests import Nest, fill, flatten, is_differentiable, map_leaves
 from ckptplan.torch.state.places import Place
-from ckptplan.torch.state.reach import GENERATORS
+from ckptplan.torch.state.reach import is_generator
 from ckptplan.torch.store.store import TensorStore
 
 #: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
@@ -178,7 +178,7 @@ class ChunkSteps(Steps):
         self._generators = [
             part.place.holder
             for part in self.state.parts
-            if isinstance(part.place, Place) and isinstance(part.place.holder.owner, GENERATORS)
+            if isinstance(part.place, Place) and is_generator(part.place)
         ]
         self._sequence_cell: ChunkCell = cell.for_sequence()
         # Numbers are not compared: steps are replayed, or run in full from the same state.

@@ -84,6 +84,11 @@ _GLOBAL_GENERATORS: dict[str, Any] = {
 GENERATORS = (torch.Generator, random.Random, numpy.random.RandomState, numpy.random.BitGenerator)
 
 
+def is_generator(place: Any) -> bool:
+    """Return whether a place of a part of the state is the state of a random generator."""
+    return isinstance(place, Place) and isinstance(place.holder.owner, GENERATORS)
+
+
 @dataclass
 class Snapshot:
     """The content of all holders at one moment, with the versions, some digests and some copies of tensors."""

@@ -206,8 +206,10 @@ class MultiStepSequence(StatefulSequence):
         return self._run_pieces(inputs, steps, constants, losses=losses).tensors[0]
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
-        """Compare the gradients of a call with those of a plain loop over pieces."""
+        """Compare two time steps in one call with two calls, then a call with a plain loop over pieces."""
         make_call, count = self._make_calls(inputs, steps, constants)
+        if count >= COMPARED_STEPS:
+            check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
         length = self.piece or (count if self._user_plan is None else fit_length(self._user_plan, count, None))
         return check_call(make_call(length), self._user_plan, self._memory)
 
