@@ -67,7 +67,7 @@ class JaxBench(Bench):
         length = int(min(_MOST_STEPS, max(_LEAST_STEPS, _RUN_SECONDS / pace.step_seconds)))
         length = length // _LEAST_STEPS * _LEAST_STEPS
         chunks = [chunk for chunk in (_QUICK_CHUNKS if is_quick else _CHUNKS) if chunk * _SEGMENTS <= length]
-        #: Base, then for each chunk size a standard schedule, and a nested one in which steps run a third time.
+        #: Base, then for each chunk size a standard schedule and a nested one, which runs steps three times.
         self._schedules = [make_schedule("base", steps=length)]
         for chunk in chunks:
             segment = max(2 * chunk, length // _SEGMENTS // chunk * chunk)
