@@ -134,18 +134,19 @@ def reverse_segments(
     """Run and reverse all steps in segments of ``size`` steps with a checkpoint each, the ragged one first.
 
     ``reverse(length, held)`` returns the nest that reverses a segment from the state before it. With ``held``
-    this state is also in a local slot, which the nest frees. With ``offloads_caches`` each checkpoint waits in
-    a local slot for the caches of its segment, and moves with them in one message.
+    this state is also in a local slot, which the nest frees. With ``offloads_caches`` the caches of each
+    segment move to remote memory in one message, and remote checkpoints wait in a local slot to move with them.
     """
     runs, last = cut_evenly(steps, size)
     is_local = tier is _LOCAL
+    moved = () if is_local else (0,)
 
     def sweep(length: int) -> Nest:
-        return (*_save_and_advance(_LOCAL)(length), Transfer((0,), _LOCAL, _REMOTE, (0, length)))
+        return (*_save_and_advance(_LOCAL)(length), Transfer(moved, _LOCAL, _REMOTE, (0, length)))
 
     def come_back(length: int) -> Nest:
         if offloads_caches:
-            caches = Transfer((0,), _REMOTE, _LOCAL, (0, length))
+            caches = Transfer(moved, _REMOTE, _LOCAL, (0, length))
             return (caches, Load(0, _LOCAL), *reverse(length, True))
         freed = () if is_local else (Free(0, tier),)
         return (Load(0, tier), *freed, *reverse(length, is_local))
@@ -157,10 +158,11 @@ def reverse_segments(
     )
 
 
-def reverse_batches(steps: int, size: int, *, slots: int) -> Nest:
+def reverse_batches(steps: int, size: int, *, slots: int, offloads_caches: bool = False) -> Nest:
     """Run and reverse all steps in chunks, whose checkpoints move to remote memory ``slots`` at a time.
 
-    The last ``slots`` checkpoints stay local. The first chunk and the first batch may be shorter.
+    The last ``slots`` checkpoints stay local. The first chunk and the first batch may be shorter. With
+    ``offloads_caches`` the caches of the chunks move with their checkpoints, when the last chunk has run.
     """
     runs, last = cut_evenly(steps, size)
     chunks = sum(run.count for run in runs)
@@ -175,6 +177,9 @@ def reverse_batches(steps: int, size: int, *, slots: int) -> Nest:
 
     def sweep(count: int, length: int) -> Nest:
         states, place = _list_states(count, length, size)
+        if offloads_caches:
+            chunks = _forwards(_lead(length, size, count), _save_and_advance(_LOCAL))
+            return (*chunks, Transfer(states, _LOCAL, _REMOTE, (0, length + (count - 1) * size)))
         return (
             *_forwards(_lead(length, size, count - 1), _save_and_advance(_LOCAL)),
             *_shift((Save(0, _LOCAL),), place),
@@ -184,8 +189,9 @@ def reverse_batches(steps: int, size: int, *, slots: int) -> Nest:
 
     def come_back(count: int, length: int) -> Nest:
         states, _ = _list_states(count, length, size)
+        caches = (0, length + (count - 1) * size) if offloads_caches else None
         chunks = _backwards(_lead(length, size, count), lambda chunk: _fetch(_LOCAL, chunk))
-        return (Transfer(states, _REMOTE, _LOCAL), *chunks)
+        return (Transfer(states, _REMOTE, _LOCAL, caches), *chunks)
 
     others = (Run(slots * size, batches - 1),) if batches > 1 else ()
     return (

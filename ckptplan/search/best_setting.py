@@ -106,7 +106,7 @@ cached_best_setting = lru_cache(maxsize=512)(find_best_setting)
 
 def find_setting(problem: BoxProblem, *, rival: Rival | None) -> Answer | None:
     """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
-    if problem.strategy.moves_states or problem.model != "exact":
+    if problem.moves_data or problem.model != "exact":
         return find_best_setting(problem, rival=rival)
     costs = problem.costs.model_copy(update=_NOTHING_MOVES)
     answer = cached_best_setting(replace(problem, costs=costs), rival=rival)

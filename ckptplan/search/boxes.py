@@ -235,6 +235,12 @@ class BoxProblem:
         return choices
 
     @property
+    def moves_data(self) -> bool:
+        """Whether some settings move states or caches to remote memory."""
+        may_offload = self.cache in (None, "offloaded") and self._moves_caches("offloaded")
+        return self.strategy.moves_states or may_offload
+
+    @property
     def offloads(self) -> bool:
         """Whether caches have to move to remote memory."""
         return self._moves_caches(self.cache)

@@ -254,7 +254,7 @@ class ClosedForm(Strategy):
         return np.logical_and.reduce(pairs) if pairs else np.ones(1, dtype=np.bool_)
 
     def _price(self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        overlaps = costs.overlaps_compute and self.moves_states
+        overlaps = costs.overlaps_compute and (self.moves_states or OFFLOADED_STEPS in high)
         if not overlaps and not costs.chunk_bytes:
             return price(counts, costs)
         is_point = self._is_point(low, high)

@@ -91,14 +91,14 @@ def _decide(part: Part) -> Decision:
 _T = TypeVar("_T")
 
 
-#: Effort -> the lower effort for each of several searches.
+#: The effort of each search, by the effort of the task, if a task makes several searches.
 _LOWER_EFFORT = {"quick": "glance", "thorough": "quick"}
 #: For each schedule that may be simulated, the number of schedules that are built.
 _BUILT_PER_SIMULATION = 4
 #: The most amounts of memory for which the bound by memory is listed.
 _LEVELS = 2**20
 #: How many prices of a write are tried if remote memory is too small.
-_PRICES = 8
+_MOST_PRICES = 8
 
 
 class Optimal(Solved):
@@ -130,6 +130,11 @@ class Optimal(Solved):
         return [find_reread(task.costs, task.budget)]
 
     def solve(self, task: Task) -> Answer | None:
+        """Return the better of two schedules: of chunks of any length, and of single steps.
+
+        Schedules that record each step by itself need no workspace for chunks (``task.single``), but pay
+        for one chunk a step. They are searched only if their lower bound is below the first schedule's time.
+        """
         general, single = self._optimise(task), None
         if task.single is None:
             return general
@@ -156,20 +161,20 @@ class Optimal(Solved):
     def _optimise(self, task: Task) -> Answer | None:
         """Return the best schedule at the costs of the task, with chunks of any length."""
         costs, budget = task.costs, task.budget
-        room = _has_room(costs, budget)
+        has_remote = _fits_remotely(costs, budget)
         solved = _solve_variants(task)
         first = next(iter(solved.values()))
         built = self._build_each(task, solved)
         fitting = [answer for answer in built if _fits(task, answer) and task.allows(answer)]
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
-        may_hide_transfers = costs.overlaps_compute and room
+        may_hide_transfers = costs.overlaps_compute and has_remote
         extra = _bound_by_memory(costs, budget) if may_hide_transfers else first.least_extra
         least_seconds = costs.sweep_seconds + extra
         if len(fitting) == len(built) == 1 and not may_hide_transfers:
             # Optimal if nothing can move, or if remote memory is unlimited and messages cost nothing.
             unlimited = budget.remote_bytes is None and not costs.message_seconds
-            is_optimal = first.exact and (not room or unlimited)
+            is_optimal = first.exact and (not has_remote or unlimited)
             (best,) = fitting
             is_quickest = best.totals(costs).seconds <= least_seconds * (1 + SUM_ROUNDING)
             if is_optimal or (not task.front and is_quickest):
@@ -215,7 +220,7 @@ class Optimal(Solved):
 
     def _charge_messages(self, task: Task, solved: SolvedProblem) -> Iterator[Answer]:
         """Yield the best schedule where each message is charged, if a solution leaves messages out."""
-        if _has_room(task.costs, task.budget) and solved.exact and _ignores_messages(task.costs):
+        if _fits_remotely(task.costs, task.budget) and solved.exact and _ignores_messages(task.costs):
             charged = self._build(task, _solve(task, remote=True, messages=True))
             if charged is not None:
                 yield charged
@@ -247,56 +252,60 @@ class Optimal(Solved):
             built: the schedules that the recursion chose.
             without_remote: whether schedules that move nothing are still to be solved.
         """
-        greedy = next((answer for answer in built if not _fits(task, answer)), None)
-        note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
-        for answer in self._find_without_note(task, built, greedy, without_remote=without_remote):
+        oversized = next((answer for answer in built if not _fits(task, answer)), None)
+        note = ("remote memory is too small for the optimum that uses it",) if oversized is not None else ()
+        for answer in self._find_other_schedules(task, built, oversized, without_remote=without_remote):
             if answer is not None:
                 yield replace(answer, notes=(*answer.notes, *note))
 
-    def _find_without_note(
-        self, task: Task, built: list[Answer], greedy: Answer | None, *, without_remote: bool
+    def _find_other_schedules(
+        self, task: Task, built: list[Answer], oversized: Answer | None, *, without_remote: bool
     ) -> Iterator[Answer | None]:
-        """Yield the schedules of ``_find_alternatives`` or None; ``greedy`` exceeds the remote memory."""
+        """Yield the schedules of ``_find_alternatives`` or None; ``oversized`` exceeds the remote memory."""
         yield super().solve(task)
-        room, limited = _has_room(task.costs, task.budget), task.front and task.budget.remote_bytes is not None
+        has_remote, limited = (
+            _fits_remotely(task.costs, task.budget),
+            task.front and task.budget.remote_bytes is not None,
+        )
         local = None
-        if room and without_remote and (greedy is not None or not built or limited):
+        if has_remote and without_remote and (oversized is not None or not built or limited):
             # Schedules that move nothing, if a limit excludes the schedules that the recursion chose.
             local = self._build(task, _solve(task, remote=False))
             yield local
-        if greedy is not None:
-            yield from self._raise_prices(task, greedy, local)
+        if oversized is not None:
+            yield from self._raise_prices(task, oversized, local)
 
-    def _raise_prices(self, task: Task, greedy: Answer, local: Answer | None) -> Iterator[Answer]:
-        """Yield schedules for a price of a write that rises until they fit, and then bisects.
+    def _raise_prices(self, task: Task, oversized: Answer, local: Answer | None) -> Iterator[Answer]:
+        """Yield schedules for several prices of a write, which rise until a schedule fits; then bisect.
 
         A higher price leaves fewer states in remote memory at once. Each schedule that fits is legal; the
         best of them need not be optimal.
         """
         costs = task.costs
-        room = (task.budget.remote_bytes or 0) // costs.remote_state_bytes
+        remote_slots = (task.budget.remote_bytes or 0) // costs.remote_state_bytes
         saved = costs.base_seconds
         if local is not None:
-            saved = local.totals(costs).seconds - greedy.totals(costs).seconds
-        low, high, price = 0.0, inf, saved / room
-        for _ in range(_PRICES):
-            candidates = _solve(task, remote=True, price=price).candidates
-            if not price or not candidates:
+            saved = local.totals(costs).seconds - oversized.totals(costs).seconds
+        low, high, surcharge = 0.0, inf, saved / remote_slots
+        for _ in range(_MOST_PRICES):
+            candidates = _solve(task, remote=True, write_surcharge=surcharge).candidates
+            if not surcharge or not candidates:
                 return
             quickest = min(candidates, key=lambda candidate: candidate.extra)
             answer = self.answer_with(quickest.build(), costs=costs)
             if _fits(task, answer):
                 yield answer
-                high = price
-                if answer.totals(costs).remote_peak_bytes > costs.remote_state_bytes * (room - 1):
+                high = surcharge
+                if answer.totals(costs).remote_peak_bytes > costs.remote_state_bytes * (remote_slots - 1):
                     return
             else:
-                low = price
-            price = 4 * price if high == inf else (low + high) / 2
+                low = surcharge
+            surcharge = 4 * surcharge if high == inf else (low + high) / 2
 
     def list_rungs(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
     ) -> Iterator[Rung]:
+        """Yield the schedules of chunks of any length, and then those that record each step by itself."""
         yield from map(_settle, self._list_rungs(task, is_beaten=is_beaten, budgets=budgets))
         costs = task.single
         single_bound = inf if costs is None else self._bound_single_steps(costs, task.budget)
@@ -318,22 +327,27 @@ class Optimal(Solved):
             )
 
     def _list_rungs(self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None) -> Iterator[Rung]:
+        """Yield the schedules of each variant of the problem, range by range of budgets.
+
+        The variants are those of ``memory_variants``, and one whose caches move to remote memory if that
+        gains time. The last schedule is that of ``find_reread``.
+        """
         from ckptplan.recursion.solver import list_rungs, solve
 
         costs = task.costs
-        room = _has_room(costs, task.budget)
+        has_remote = _fits_remotely(costs, task.budget)
         remaining = MOST_PLAYED // costs.steps
         open_budgets = budgets
         if budgets is not None:
             open_budgets = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
-        variants = [(remote, False) for remote in (memory_variants(costs) if room else (False,))]
+        variants = [(remote, False) for remote in (memory_variants(costs) if has_remote else (False,))]
         if _may_offload(costs, task.budget):
             variants.append((True, True))
         for remote, offloads in variants:
             problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
             problem = _offload(problem) if offloads else problem
             charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)
-            # Solve it for its schedules, and not for a bound that holds for cheaper messages.
+            # ``charged`` is solved for its schedules, so its bound need not hold for cheaper messages.
             charged = replace(charged, least_write=charged.prices.write, least_read=charged.prices.read)
             buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
             used = costs.resident_bytes + buffers
@@ -350,7 +364,9 @@ class Optimal(Solved):
                     answers = self._price_all(priced, costs, is_beaten=is_beaten)
                 else:
                     answers = self._price_all(solved, costs, is_beaten=is_beaten)
-                proves_bounds = remote == room and not offloads and not (costs.overlaps_compute and room)
+                proves_bounds = (
+                    remote == has_remote and not offloads and not (costs.overlaps_compute and has_remote)
+                )
                 yield Rung(
                     answers=answers,
                     bounds=[
@@ -440,14 +456,14 @@ def _without_chunk_costs(costs: StepCosts) -> tuple[StepCosts, float]:
 
 def _solve_variants(task: Task) -> dict[bool, SolvedProblem]:
     """Return the solutions with remote memory (True) and without it (False), or one if they are the same."""
-    variants = memory_variants(task.costs) if _has_room(task.costs, task.budget) else (False,)
+    variants = memory_variants(task.costs) if _fits_remotely(task.costs, task.budget) else (False,)
     return {remote: _solve(task, remote=remote) for remote in variants}
 
 
 def _solve(
-    task: Task, *, remote: bool, price: float = 0.0, messages: bool = False, offloads: bool = False
+    task: Task, *, remote: bool, write_surcharge: float = 0.0, messages: bool = False, offloads: bool = False
 ) -> SolvedProblem:
-    """Return the recursion's solution; ``price`` is added to the cost of each write.
+    """Return the recursion's solution; ``write_surcharge`` is added to the cost of each write.
 
     With ``messages``, each state is charged for its message, however cheap it is. With ``offloads``, caches
     that are not kept in local memory are in remote memory.
@@ -456,8 +472,8 @@ def _solve(
     problem = replace(problem, front=task.front, alone=task.alone, progress=task.progress)
     if offloads:
         problem = _offload(problem)
-    if price:
-        dearer = replace(problem.prices, write=problem.prices.write + price)
+    if write_surcharge:
+        dearer = replace(problem.prices, write=problem.prices.write + write_surcharge)
         problem = replace(problem, prices=dearer, effort=_LOWER_EFFORT[task.effort], front=False, alone=True)
     # Imported here for a fast start: every command imports every strategy, but few commands solve one.
     from ckptplan.recursion.solver import solve
@@ -499,7 +515,7 @@ def _list_bounds_by_memory(costs: StepCosts, budgets: Sequence[int] | None) -> I
     yield from zip((costs.resident_bytes + tops).tolist(), (costs.sweep_seconds + extra).tolist(), strict=True)
 
 
-def _has_room(costs: StepCosts, budget: Budget) -> bool:
+def _fits_remotely(costs: StepCosts, budget: Budget) -> bool:
     """Return whether a state fits in remote memory."""
     return budget.remote_bytes is None or budget.remote_bytes >= costs.remote_state_bytes
 
@@ -511,8 +527,8 @@ _CHEAP = 0.05
 def _ignores_messages(costs: StepCosts) -> bool:
     """Return whether the recursion leaves messages out.
 
-    Several states may share a message. If that saves little, the schedule pays for messages afterwards; the
-    value of the recursion is then a close bound for all schedules.
+    Several states may share a message. Cheap messages are left out, and added to the cost of the schedule that
+    the recursion finds. The value of the recursion is then a close bound for all schedules.
     """
     cheap = costs.message_seconds <= _CHEAP * min(costs.write_seconds, costs.read_seconds)
     return cheap and costs.message_seconds > 0 and not costs.overlaps_compute
@@ -543,7 +559,7 @@ def _may_offload(costs: StepCosts, budget: Budget) -> bool:
     """Return whether a step runs again sooner if its cache comes back from remote memory."""
     moving = costs.cache_write_seconds + costs.cache_read_seconds
     gains = costs.recompute_seconds + moving < costs.forward_seconds
-    return bool(costs.cache_bytes) and gains and not costs.overlaps_compute and _has_room(costs, budget)
+    return bool(costs.cache_bytes) and gains and not costs.overlaps_compute and _fits_remotely(costs, budget)
 
 
 def _offload(problem: Problem) -> Problem:

@@ -1,4 +1,16 @@
-"""Implements Base, Standard, Remote, Double and their kin: chunks in segments, each with a checkpoint."""
+"""Implements Base, Standard, Remote, Double and their kin: chunks in segments, each with a checkpoint.
+
+Symbols of the formulas below, with their names in the code:
+
+    T           steps                       c, rc       chunk_size, and the steps of a segment
+    n           chunks in all               L0          the steps of the first segment, which may be shorter
+    q, v        states that move together, and segments whose checkpoints never move (``batch_of``)
+    f, r        forward_seconds, recompute_seconds      o, b        record_overhead_seconds, backward_seconds
+    a, k        advance_seconds, chunk_seconds          s, l        save_seconds, load_seconds
+
+A *box* is a set of settings: ``low`` and ``high`` have the least and the largest value of each parameter. If
+they are equal, the box is a *point*. Functions of a box return bounds that hold at all of its points.
+"""
 
 from __future__ import annotations
 
@@ -72,15 +84,16 @@ class Base(ClosedForm):
 class Segmented(ClosedForm):
     """Chunks of c = ``chunk_size`` steps in segments of rc steps, the ragged ones first.
 
-    The parameter named ``segment`` is the length rc; a strategy without it has a single segment. A segment's
-    checkpoint is held until it is reversed: in remote memory if states are moved, where it is read once, else
-    in local memory. Inside a segment each chunk but the last has a local checkpoint, and runs again. So one
-    level of checkpoints is two levels whose segments are the whole sequence, or single chunks.
+    ``segment`` is the name of the parameter that has the length rc; a strategy without this parameter has a
+    single segment. A segment's checkpoint is held until the segment is reversed: in remote memory if states are
+    moved, where it is read once, else in local memory. Inside a segment each chunk but the last has a local
+    checkpoint, and runs again. A strategy with one level of checkpoints is a special case: its segments are
+    single chunks, or the whole sequence.
     """
 
     segment: ClassVar[str] = "segment_size"
-    cache_choices: ClassVar[tuple[CacheName, ...]] = ("all", "last", "none")
-    cache_names: ClassVar[tuple[str, ...]] = (CACHED_STEPS,)
+    cache_choices: ClassVar[tuple[CacheName, ...]] = ("all", "last", "none", "offloaded")
+    cache_names: ClassVar[tuple[str, ...]] = (CACHED_STEPS, OFFLOADED_STEPS)
 
     @property
     def has_two_levels(self) -> bool:
@@ -92,18 +105,18 @@ class Segmented(ClosedForm):
         if not self.has_two_levels:
             return ranges
         tapes, local, remote = count_room(budget, costs=costs)
-        # There must be room for s - 1 checkpoints: ceil(T / rc) - 1 <= room.
+        # There must be room for S - 1 checkpoints: ceil(T / rc) - 1 <= room.
         least = ceil_div(costs.steps, (remote if self.moves_states else local) + 1)
         return {**ranges, self.segment: (least, min(costs.steps, tapes * (local + 1)))}
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        """Return the counts of s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps.
+        """Return the counts of S = ceil(T/rc) segments, the first of L0 = T - (S-1) rc steps.
 
         A segment is swept once without tapes and then reversed, which runs g(L) = 2L - c steps again if L > c,
         else L: in both cases g(L) = 2L - min(c, L). The last one is part of the first sweep and recomputes
-        rc - c steps. So (rc-c) + (s-2) g(rc) + g(L0) steps run again, which is
+        rc - c steps. So (rc-c) + (S-2) g(rc) + g(L0) steps run again, which is
 
-            2T - rc - (s-1) c - min(c, L0).
+            2T - rc - (S-1) c - min(c, L0).
 
         It is T - c for a single segment, where rc = L0 = T, and for c = rc, and never below T - c. States that
         move in batches (``batch_of``) are saved locally first, and the last of them stay there.
@@ -140,7 +153,10 @@ class Segmented(ClosedForm):
     def _count_two_levels(
         self, undivided: Integers, *, low: Columns, high: Columns, steps: int
     ) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """Return chunks, recomputed steps, checkpoints of segments and of chunks at a time, and local saves."""
+        """Return five counts: chunks, recomputed steps, checkpoints of segments and of chunks, and local saves.
+
+        Checkpoints are the most that are held at a time.
+        """
         fewest_segments = ceil_div(steps, high[self.segment])
         most_segments = ceil_div(steps, low[self.segment])
         is_point = low[self.segment] == high[self.segment]
@@ -152,14 +168,14 @@ class Segmented(ClosedForm):
         # Cutting the sequence into segments does not save chunks.
         chunks = np.maximum(outer * within + within_first, undivided)
         recomputed = np.maximum(
-            self._recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
-            self._recomputed_between(low, high, steps=steps),
+            self._bound_recomputed_by_term(low, high, fewest_segments=fewest_segments, steps=steps),
+            self._bound_recomputed_in_box(low, high, steps=steps),
         )
         if self.moves_states:
             saves = np.maximum(outer * (within - 1) + within_first - 1, undivided - most_segments)
         else:
-            # A segment's outer checkpoint serves as its first inner one. There are s - 1 outer ones; of the
-            # inner ones, all in the last segment, all but one in the others.
+            # A segment's outer checkpoint serves as its first inner one. S - 1 outer checkpoints are saved, all
+            # inner ones of the last segment, and all inner ones but one of each other segment.
             between = np.maximum(0, outer - 1) * np.maximum(0, within - 2)
             in_first = np.where(outer > 0, np.maximum(0, within_first - 2), 0)
             saves = np.maximum(outer + (within - 1) + between + in_first, ceil_div(undivided, 2) - 1)
@@ -174,21 +190,23 @@ class Segmented(ClosedForm):
         chunks: Integers = ceil_div(length, point["chunk_size"])
         return chunks
 
-    def _recomputed(self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
-        """Return the sum of the bounds of its terms (``counts``), which is exact at a point."""
+    def _bound_recomputed_by_term(
+        self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int
+    ) -> Integers:
+        """Bound the recomputed steps, term by term of the sum in ``counts``. The bound is exact at a point."""
         most_segments = ceil_div(steps, low[self.segment])
         longest_first = steps - (fewest_segments - 1) * low[self.segment]
         chunk = high["chunk_size"]
-        # At a point, (s-1) c < T. In a wide box the product can exceed 2T, where it is useless, and 2**63.
+        # At a point, (S-1) c < T. In a wide box the product can exceed 2T, which is no bound, and even 2**63.
         recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
         recomputed = 2 * steps - high[self.segment] - recorded_at_once - np.minimum(chunk, longest_first)
         least: Integers = np.maximum(recomputed, steps - chunk)
         return least
 
-    def _recomputed_between(self, low: Columns, high: Columns, *, steps: int) -> Integers:
-        """Return a bound on the whole sum that is close in wide boxes, as rc and s cannot both be large.
+    def _bound_recomputed_in_box(self, low: Columns, high: Columns, *, steps: int) -> Integers:
+        """Bound the recomputed steps as a whole. In wide boxes this is closer: where rc is large, S is small.
 
-        For any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
+        For any T, (S-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
         2T - c - (rc + c (T-c) / rc) steps run again. This falls with c for c <= rc, and the subtracted term is
         convex in rc, so it is largest at an end of the range of rc >= c.
         """
@@ -209,45 +227,59 @@ class Segmented(ClosedForm):
         return low["chunk_size"] <= high[self.segment] if self.has_two_levels else None
 
     def bound_offloaded(self, low: Columns, high: Columns, *, steps: int) -> tuple[Integers, Integers]:
-        return steps - high[self.segment], steps - low[self.segment]
+        ends = (self._count_kept(end) for end in (high, low))
+        fewest, most = (np.maximum(0, steps - kept) for kept in ends)
+        return fewest, most
+
+    def _count_kept(self, point: Columns) -> Integers:
+        """Return the steps whose caches stay local: those of the last segment, and of checkpoints that stay."""
+        kept: Integers = (1 + self.batch_of(point)[1]) * point[self.segment]
+        return kept
 
     def offload(self, counts: Counts, *, low: Columns, high: Columns, steps: int) -> Counts:
-        """Return the counts if each segment but the last moves its checkpoint and its caches to remote memory.
+        """Return the counts if the caches of all segments but the last ones move to remote memory.
 
-        Every step that runs again finds its cache. A checkpoint that moves is saved in local memory before, and
-        loaded from there, which saves the first chunk of its segment a save. Before the last segment, a
-        checkpoint and the caches of the longest segment that moves, y steps, are in local memory:
+        Every step that runs again finds its cache. If the strategy moves states, a segment's checkpoint moves
+        with the caches. It is saved in local memory before, and loaded from there, which saves the first chunk
+        of its segment a save. The largest message has the caches of y steps, which are in local memory before
+        the last segment runs:
 
-            y = rc with three segments or more, L0 with two.
+            y = min(q rc, T - (1 + v) rc).
         """
         longest, shortest = high[self.segment], low[self.segment]
         segments = ceil_div(steps, longest)
-        moving = np.where(segments > 2, shortest, np.clip(steps - longest, 0, shortest))
-        is_point = longest == shortest
+        fewest, _ = self.bound_offloaded(low, high, steps=steps)
+        counts = replace(
+            counts,
+            caches=steps - high[OFFLOADED_STEPS],
+            moving_caches=np.minimum(fewest, self.batch_of(low)[0] * shortest),
+            offloaded_caches=low[OFFLOADED_STEPS],
+        )
+        if not self.moves_states:
+            return replace(counts, messages=2 * (segments - 1))
+        if self.moves_batches:
+            return counts
         within = self.count_chunks(longest, point=high)
         within_first = self.count_chunks(np.maximum(1, steps - (segments - 1) * longest), point=high)
         # A chunk that is a whole segment has no checkpoint of its own.
         unsaved = np.maximum(0, segments - 2) * (within == 1) + (segments > 1) * (within_first == 1)
         return replace(
             counts,
-            local_saves=counts.local_saves + unsaved * is_point,
+            local_saves=counts.local_saves + unsaved * (longest == shortest),
             local_loads=counts.local_loads + segments - 1,
-            caches=steps - high[OFFLOADED_STEPS],
-            moving_caches=moving,
-            offloaded_caches=low[OFFLOADED_STEPS],
         )
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        # c <= T and c <= rc <= T, and K is at least c or rc.
+        # c <= T and c <= rc <= T, and cached_steps is at least c, or rc with two levels.
         clamped = dict(super().clamp(parameters, steps=steps))
         longest = clamped["chunk_size"]
         if self.has_two_levels:
             longest = clamped[self.segment] = max(longest, clamped[self.segment])
         if OFFLOADED_STEPS in clamped:
-            # All segments but the last one.
             clamped.pop(CACHED_STEPS, None)
-            clamped[OFFLOADED_STEPS] = steps - longest
-            if longest >= steps:
+            kept = (1 + clamped.get("nb_local", 0)) * longest
+            clamped[OFFLOADED_STEPS] = steps - kept
+            if kept >= steps:
                 del clamped[OFFLOADED_STEPS]
         if clamped.get(CACHED_STEPS, steps) < longest:
             clamped[CACHED_STEPS] = longest
@@ -273,9 +305,10 @@ class Segmented(ClosedForm):
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due if each segment's first state is written once and read once.
 
-        They move q at a time (``batch_of``), and the last v stay local. With y = L0 for one state, else rc,
-        z = f + o + b, and u(L) = (N - 1) (s + a + l + k) + k for the actions that reverse L steps in N chunks
-        (states that move in batches also take s before the sweep, and l before the reversal):
+        q states move at a time, and the last v stay local. With y = L0 for one state, else rc, z = f + o + b,
+        and u(L) = (N - 1) (s + a + l + k) + k, the actions that reverse L steps in N chunks (states that move
+        in batches also take s before the sweep, and l before the reversal), the compute between two writes,
+        between the last write and the first read, and between two reads takes
 
             gap     = q (rc f + a)
             turn    = y f + a + v (rc f + a) + rc z + (rc - c) r + u(rc) + v (rc (o + b) + g(rc) r + u(rc))
@@ -338,33 +371,53 @@ class Segmented(ClosedForm):
         )
 
     def _time_offloaded(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
-        """Return when transfers are due if each checkpoint moves with the caches of its segment.
+        """Return when transfers are due if the caches of each segment move, with its checkpoint or without it.
 
-        A message leaves when its segment has run. With the symbols of ``transfers``,
+        A message leaves when its q segments have run. With the symbols of ``transfers``,
 
-            gap     = rc f + a + s
-            turn    = rc z + (rc - c) r + u(rc)
-            between = rc (o + b) + (2 rc - c) r + u(rc) + l, less s of the first chunk
+            gap     = q (rc f + a + s)
+            turn    = v (rc f + a + s) + rc z + (rc - c) r + u(rc) + v (rc (o + b) + (2 rc - c) r + u(rc) + l)
+            between = q (rc (o + b) + (2 rc - c) r + u(rc) + l), less s of the first chunk
         """
         chunk, segment = point["chunk_size"], point[self.segment]
-        messages = ceil_div(costs.steps, segment) - 1
-        first = costs.steps - messages * segment
+        batch, kept = self.batch_of(point)
+        moved = np.maximum(0, ceil_div(costs.steps, segment) - 1 - kept)
+        messages = ceil_div(moved, batch)
+        # The first message is ragged.
+        first_states = np.maximum(1, moved - (messages - 1) * batch)
+        first_caches = costs.steps - (1 + kept + (messages - 1) * batch) * segment
         backward = costs.record_overhead_seconds + costs.backward_seconds
         a, k, s, back = costs.advance_seconds, costs.chunk_seconds, costs.save_seconds, costs.load_seconds
         chunks = self.count_chunks(segment, point=point)
         actions = (chunks - 1) * (s + a + back + k) + k
-        gap = segment * costs.forward_seconds + a + s
-        turn = (
+        sweep = segment * costs.forward_seconds + a + s
+        last = (
             segment * (costs.forward_seconds + backward) + (segment - chunk) * costs.recompute_seconds + actions
         )
         again = (2 * segment - chunk) * costs.recompute_seconds
         reversal = segment * backward + again + actions + back - (chunks > 1) * s
-        state, has_first = np.ones(1, dtype=np.int64), (messages > 1).astype(np.int64)
-        others = np.maximum(0, messages - 2)
+        states, first_states = (number * self.moves_states for number in (batch, first_states))
+        has_first, others, caches = (
+            (messages > 1).astype(np.int64),
+            np.maximum(0, messages - 2),
+            batch * segment,
+        )
+        is_only = messages <= 1
         return TransferTiming(
-            writes=(Transfers(has_first, state, gap, first), Transfers(others, state, gap, segment)),
-            turn=Transfers(np.minimum(messages, 1), state, turn, np.where(messages > 1, segment, first)),
-            reads=(Transfers(others, state, reversal, segment), Transfers(has_first, state, reversal, first)),
+            writes=(
+                Transfers(has_first, first_states, batch * sweep, first_caches),
+                Transfers(others, states, batch * sweep, caches),
+            ),
+            turn=Transfers(
+                np.minimum(messages, 1),
+                np.where(is_only, first_states, states),
+                kept * (sweep + reversal) + last,
+                np.where(is_only, first_caches, caches),
+            ),
+            reads=(
+                Transfers(others, states, batch * reversal, caches),
+                Transfers(has_first, first_states, batch * reversal, first_caches),
+            ),
         )
 
     def bound_last_write(self, high: Columns) -> Integers:
@@ -372,7 +425,7 @@ class Segmented(ClosedForm):
 
     @property
     def moves_batches(self) -> bool:
-        """Whether messages take the checkpoints of as many segments as stay local."""
+        """Whether ``nb_local`` checkpoints share a message; as many checkpoints stay in local memory."""
         return "nb_local" in self.parameter_names
 
     def batch_of(self, point: Columns) -> tuple[Integers, Integers]:
@@ -415,6 +468,7 @@ class Standard(Segmented):
     name = "standard"
     rank = 1
     parameter_names = ("chunk_size",)
+    segment = "chunk_size"
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -433,8 +487,6 @@ class Remote(Segmented):
     parameter_names = ("chunk_size",)
     segment = "chunk_size"
     moves_states = True
-    cache_choices = ("all", "last", "none", "offloaded")
-    cache_names = (CACHED_STEPS, OFFLOADED_STEPS)
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -474,7 +526,12 @@ class Hierarchical(Segmented):
         return useful
 
     def reverse_all(self, parameters: Parameters, steps: int) -> Nest:
-        return reverse_batches(steps, parameters["chunk_size"], slots=parameters["nb_local"])
+        return reverse_batches(
+            steps,
+            parameters["chunk_size"],
+            slots=parameters["nb_local"],
+            offloads_caches=OFFLOADED_STEPS in parameters,
+        )
 
 
 class Double(Segmented):
@@ -487,7 +544,6 @@ class Double(Segmented):
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
     cache_choices = ("all", "segment", "offloaded")
-    cache_names = (CACHED_STEPS, OFFLOADED_STEPS)
     segment = "remote_chunk_size"
     moves_states = True
 
@@ -513,7 +569,7 @@ class Nested(Segmented):
     name = "nested"
     rank = 5
     parameter_names = ("chunk_size", "segment_size")
-    cache_choices = ("all", "segment")
+    cache_choices = ("all", "segment", "offloaded")
 
 
 class Growing(Segmented):
@@ -526,6 +582,8 @@ class Growing(Segmented):
     name = "growing"
     rank = 6
     parameter_names: ClassVar[tuple[str, ...]] = ("chunk_size", "state_units", "tape_units")
+    # Chunks of different lengths move caches in messages of different sizes: double-growing has equal ones.
+    cache_choices: ClassVar[tuple[CacheName, ...]] = ("all", "last", "none")
     cache_names: ClassVar[tuple[str, ...]] = (CACHE_UNITS, CACHED_STEPS)
     always_regular = False
 
@@ -548,7 +606,7 @@ class Growing(Segmented):
         return growth.count_chunks(length, chunk=point["chunk_size"], cached=self.cached_within(length, point))
 
     def cached_within(self, length: Any, point: Mapping[str, Any]) -> Any:
-        """Return how many last steps of a segment have caches when the segment runs for the last time."""
+        """Return how many steps, at the end of a segment, have caches when the segment is reversed."""
         return point.get(CACHED_STEPS, length)
 
     def check_names(self, parameters: Parameters) -> None:

@@ -91,8 +91,9 @@ def allows(choice: CacheName | None, setting: Setting, strategy: ClosedForm, ste
         return True
     moves = OFFLOADED_STEPS in setting.parameters
     if choice == "offloaded":
-        # A single segment keeps its caches.
-        return moves or setting.parameters.get(strategy.segment, 1) == steps  # type: ignore[attr-defined]
+        # The last segment keeps its caches, as do those whose checkpoints never move.
+        segment = setting.parameters.get(strategy.segment, 1)  # type: ignore[attr-defined]
+        return moves or (1 + setting.parameters.get("nb_local", 0)) * segment >= steps
     if moves:
         return False
     if choice == "none":
