@@ -261,17 +261,20 @@ class ClosedForm(Strategy):
         cost = self._price_serially(counts, is_point=is_point, costs=costs)
         if not overlaps:
             return cost
-        seconds = np.where(
-            is_point,
-            overlapped_seconds(self.transfers(high, costs=costs), counts=counts, costs=costs),
-            least_overlapped_seconds(
-                counts,
-                costs,
-                last_states=self.bound_last_write(high),
-                # The longest segment of the box.
-                last_caches=costs.steps - low.get(OFFLOADED_STEPS, np.full(1, costs.steps)),
-            ),
-        )
+        if is_point.all():
+            timing = self.transfers(high, costs=costs)
+            return replace(cost, seconds=overlapped_seconds(timing, counts=counts, costs=costs))
+        seconds: npt.NDArray[np.float64] = least_overlapped_seconds(
+            counts,
+            costs,
+            last_states=self.bound_last_write(high),
+            # The longest segment of the box.
+            last_caches=costs.steps - low.get(OFFLOADED_STEPS, np.full(1, costs.steps)),
+        ).astype(np.float64)
+        if is_point.any():
+            timing = self.transfers(high, costs=costs)
+            exact = overlapped_seconds(timing, counts=counts, costs=costs)
+            seconds = np.where(is_point, exact, seconds)
         return replace(cost, seconds=seconds)
 
     def _price_serially(self, counts: Counts, *, is_point: npt.NDArray[np.bool_], costs: StepCosts) -> Cost:
