@@ -10,7 +10,7 @@ from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import DEADLINE, name_limit
+from ckptplan.report.infeasible import format_reason, name_limit
 from ckptplan.report.picture import Chart
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
@@ -80,13 +80,17 @@ def _make_document(reaches: LargestValues, rows: list[dict[str, Any]]) -> dict[s
 def _make_row(reach: Reach) -> dict[str, Any]:
     """Return the row of a strategy: the largest value and the plan for it, or the reason why there is none."""
     row = {name: getattr(reach, name) for name in _OUTCOMES}
-    if reach.plan is not None:
-        return {**row, **fields.make_plan_row(reach.plan)}
-    if reach.bound_by == DEADLINE and reach.infeasible is None:
-        return {**row, "parameters": "even 1 takes longer"}
-    if reach.infeasible is None or reach.interrupted:
-        return {**row, "parameters": "interrupted"}
-    return {**row, **fields.make_result_row(reach.infeasible)}
+    return row | (
+        {"parameters": explain_lack(reach)} if reach.plan is None else fields.make_plan_row(reach.plan)
+    )
+
+
+def explain_lack(reach: Reach) -> str:
+    """Return why a strategy allows no value."""
+    if reach.interrupted:
+        return "interrupted"
+    lack = reach.infeasible
+    return "even 1 takes longer" if lack is None else format_reason(lack.binding, lack.need)
 
 
 def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iterator[Block]:
