@@ -80,9 +80,12 @@ def _make_document(reaches: LargestValues, rows: list[dict[str, Any]]) -> dict[s
 def _make_row(reach: Reach) -> dict[str, Any]:
     """Return the row of a strategy: the largest value and the plan for it, or the reason why there is none."""
     row = {name: getattr(reach, name) for name in _OUTCOMES}
-    return row | (
-        {"parameters": explain_lack(reach)} if reach.plan is None else fields.make_plan_row(reach.plan)
-    )
+    if reach.plan is not None:
+        return {**row, **fields.make_plan_row(reach.plan)}
+    if reach.infeasible is not None and not reach.interrupted:
+        # The table writes the need in the units of the job's memory.
+        return {**row, **fields.make_result_row(reach.infeasible)}
+    return {**row, "parameters": explain_lack(reach)}
 
 
 def explain_lack(reach: Reach) -> str:
