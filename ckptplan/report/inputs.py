@@ -36,9 +36,19 @@ _WORKLOADS = (
 _TEXTS = ("name", "description", "basis", "measured")
 
 
-def _list_models(models: Sequence[HardwareProfile | Workload]) -> list[dict[str, Any]]:
-    """Return a row for each model: its name and numbers, and the names of a profile's assumed numbers."""
-    return [
+def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
+    """Return the view of a list of profiles."""
+    return _view_models("profiles", _PROFILES, profiles)
+
+
+def view_workloads(workloads: Sequence[Workload]) -> View:
+    """Return the view of a list of workloads."""
+    return _view_models("workloads", _WORKLOADS, workloads)
+
+
+def _view_models(kind: str, fields: Sequence[Field], models: Sequence[HardwareProfile | Workload]) -> View:
+    """Return the view of a list. A row has the numbers, and the names of a profile's assumed numbers."""
+    rows = [
         {
             "name": model.name,
             "description": model.description,
@@ -48,6 +58,8 @@ def _list_models(models: Sequence[HardwareProfile | Workload]) -> list[dict[str,
         }
         for model in models
     ]
+    hint = f"Every number and how it was obtained: ckptplan {kind} show NAME"
+    return _view_rows(kind, kind, rows, Table.of(fields, rows), Paragraph(hint))
 
 
 def _view_rows(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *shown: Block) -> View:
@@ -55,22 +67,8 @@ def _view_rows(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *shown
     return View(kind=kind, blocks=lambda: shown, document=lambda: {member: rows}, rows=lambda: rows)
 
 
-def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
-    """Return the view of a list of profiles."""
-    rows = _list_models(profiles)
-    hint = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
-    return _view_rows("profiles", "profiles", rows, Table.of(_PROFILES, rows), Paragraph(hint))
-
-
 def _or_unbounded(size: int | None) -> int | str:
     return "unbounded" if size is None else size
-
-
-def view_workloads(workloads: Sequence[Workload]) -> View:
-    """Return the view of a list of workloads."""
-    rows = _list_models(workloads)
-    hint = "Every number and how it was obtained: ckptplan workloads show NAME"
-    return _view_rows("workloads", "workloads", rows, Table.of(_WORKLOADS, rows), Paragraph(hint))
 
 
 def view_profile(profile: HardwareProfile) -> View:

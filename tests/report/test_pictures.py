@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 import ckptplan
 from ckptplan.report.picture import SIZES
 from ckptplan.report.plots import figures, make_picture, style
-from ckptplan.report.sketch import Detail, sketch_schedule
+from ckptplan.report.sketch import sketch_schedule
 from ckptplan.report.views import find_memory
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_percent
 from tests.report.jobs import front_of, jobs, plan_of
-from tests.report.measured import assert_legible, find_crossings, list_words
+from tests.report.measured import assert_legible, list_words
 from tests.support import small_plan
 
 PAPER = ("standard", "remote", "hierarchical", "double")
@@ -49,22 +49,14 @@ def test_a_front_shows_the_best_plan_the_budget_and_the_papers_strategies(name: 
         assert words.count(label) == 1
     budget = format_bytes(front.budget_bytes, like=find_memory(front))
     assert any(budget in word for word in words if "budget" in word)
-    [marker] = [word for word in words if word.startswith(f"{front.best.strategy}\n")]
-    assert format_percent(best.overhead) in marker
-    assert find_crossings(ax, marker) == []
+    title = ax.get_title(loc="left").replace("\n", " ")
+    assert f": {front.best.strategy}, {format_percent(best.overhead)}, " in title
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     assert left <= max(1, best.local_peak_bytes - front.resident_bytes) <= right
     assert bottom <= best.overhead <= top <= max(1.0, 1.5 * best.overhead)
     assert ax.get_xscale() == "log"
     resident = format_bytes(front.resident_bytes, like=find_memory(front))
     assert not front.resident_bytes or resident in ax.get_xlabel()
-
-
-def test_labels_of_lines_touch_no_line() -> None:
-    ax = front_of("ours").plot()
-    assert_legible(style.find_figure(ax))
-    for label in ("best of all", *PAPER):
-        assert find_crossings(ax, label) == []
 
 
 def test_every_strategy_has_a_label_if_wanted() -> None:
@@ -81,7 +73,7 @@ def test_the_knee_is_marked_only_with_the_balanced_objective() -> None:
         for objective in ("time", "balanced")
     }
     assert not [word for word in words["time"] if "knee" in word]
-    assert [word for word in words["balanced"] if word.startswith("knee: ")]
+    assert "knee" in words["balanced"]
 
 
 @pytest.mark.slow
@@ -117,13 +109,12 @@ def test_the_legend_of_a_schedule_has_what_happens() -> None:
     assert labels["double"] == {"first run", "run again", "run with tape", "backward", "write", "read"}
 
 
-@pytest.mark.parametrize("detail", [Detail(), Detail(bars=5, intervals=7)], ids=["each", "merged"])
 @pytest.mark.parametrize("strategy", ["double", "hierarchical", "remote", "revolve"])
-def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str, detail: Detail) -> None:
+def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str) -> None:
     plan = small_plan(strategy)
     events: list[Event] = []
     trace = ckptplan.simulate(plan, sink=events.append)
-    sketch = sketch_schedule(plan, detail=detail)
+    sketch = sketch_schedule(plan)
     assert sketch.seconds == pytest.approx(trace.seconds)
     assert sketch.actions == trace.actions
     assert sketch.memory[:, 1].max() == trace.local_peak_bytes
@@ -132,15 +123,11 @@ def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str, detail
     for _, _, first, last in sketch.bars["backward"]:
         reversed_steps[int(min(first, last)) : int(max(first, last))] = True
     assert reversed_steps.all()
-    if detail.bars == 5:
-        assert sketch.interval is not None
-        assert sum(map(len, sketch.bars.values())) <= 10 * detail.intervals
-        assert len(sketch.memory) <= 8 * detail.intervals
 
 
 def test_local_memory_rises_and_falls_with_the_tapes() -> None:
     plan = small_plan("base", local_bytes="300 kB")
-    trace, memory = ckptplan.simulate(plan), sketch_schedule(plan, detail=Detail()).memory
+    trace, memory = ckptplan.simulate(plan), sketch_schedule(plan).memory
     assert memory[:, 1].tolist() == [222_144] * 2 + [trace.local_peak_bytes] * 2 + [222_144]
     assert memory[:, 0] / trace.seconds == pytest.approx([0, 0, 0.5, 0.5, 1])
 

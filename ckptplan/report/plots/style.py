@@ -7,18 +7,18 @@ defaults.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil, log2
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from cycler import cycler
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
@@ -39,6 +39,8 @@ LIMIT: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (4
 BEYOND: dict[str, Any] = {"facecolor": "black", "alpha": 0.05, "linewidth": 0, "zorder": 0}
 #: The width of a line at the size of a page, in points.
 LINE_WIDTH = 1.6
+#: The markers of strategies, which ``find_mark`` returns.
+_MARKERS = "os^DvX<P>*"
 #: The area where nothing fits.
 NOTHING: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
 
@@ -81,19 +83,9 @@ def list_colours() -> list[str]:
     return [str(colour) for colour in mpl.rcParams["axes.prop_cycle"].by_key().get("color", [BLUE])]
 
 
-def find_figure(ax: Axes) -> Figure:
-    """Return the whole figure of axes."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None  # noqa: S101 - axes that are drawn on have one
-    return figure
-
-
-def lay_out(ax: Axes) -> None:
-    """Place axes in their figure, so that texts can be measured against them."""
-    figure = find_figure(ax)
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
+def find_mark(strategy: int) -> dict[str, Any]:
+    """Return the look of a mark for the strategy of a number."""
+    return {"linestyle": "none", "marker": _MARKERS[strategy % len(_MARKERS)]}
 
 
 def find_width(place: Any) -> float:
@@ -121,15 +113,25 @@ def set_title(ax: Axes, *lines: str, **look: Any) -> None:
     ax.set_title(wrap_lines(ax, *lines, **look), **look)
 
 
-def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
-    """Put the legend between the title and the axes, in as many rows as its labels need."""
-    size, entries = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
+def collect_entries(*axes: Axes) -> dict[str, Artist]:
+    """Return the parts of axes that have a label, by label."""
+    return {label: entry for ax in axes for entry, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+
+
+def add_legend(ax: Axes) -> None:
+    """Put the legend between the title and the axes, in as many columns as have room."""
+    size, entries = mpl.rcParams["font.size"], collect_entries(ax)
+    if not entries:
+        return
     # The width of each label with its sample and gap, and the room beside the tick labels of the axis.
-    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in entries]
+    widths = [size * (0.55 * len(label) + 3) for label in entries]
     room = 72 * find_width(ax) - 6 * size
-    columns = len(entries) if sum(widths) < room else max(1, int(room / max(widths)))
+    columns = len(entries)
+    while columns > 1 and sum(column.max() for column in np.array_split(widths, columns)) > room:
+        columns -= 1
     form: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
-    legend = ax.legend(handles=entries, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
+    form |= {"ncols": columns, "columnspacing": 1.0, "handlelength": 1.2}
+    legend = ax.legend(entries.values(), entries.keys(), **form)
     legend.set_in_layout(False)
     ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(entries) // columns) + 0.8 * size)
 
