@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,9 @@ from ckptplan.jax.backend import (
     CompiledLoop,
     JaxBackend,
     JaxNetwork,
-    compile_forward,
     compile_gradient,
+    compile_loop,
     compile_messages,
-    compile_sweep,
     time_message,
 )
 from ckptplan.jax.leaves import byte_size
@@ -106,13 +106,20 @@ class JaxBench(Bench):
     def start(self) -> Sequence[Run]:
         """Compile the programs, run each once, and return the runs of a round."""
         network, tape, base = self._network, self._backend.tape, self._schedules[0]
+        inputs, loss_of_base = network.inputs(base.steps), network.loss_under(base, tape=tape)
+
+        def sweep(parameters: Any, state: Any, xs: Any) -> Any:
+            """Run the actions of base before its first Backward."""
+            return jax.vjp(lambda weights: loss_of_base(weights, state, xs), parameters)
+
         # Forward passes of two lengths separate the time of a step from the time of a call.
         for steps in (base.steps, base.steps // _SEGMENTS):
-            forward = compile_forward(network, make_schedule("base", steps=steps))
+            loss = network.loss_under(make_schedule("base", steps=steps))
+            forward = compile_loop(loss, network, network.inputs(steps))
             self._programs.append((forward, {"forward": steps, "call": 1}))
-        self._programs.append((compile_sweep(network, base, tape=tape), _count(base, sweep=True)))
+        self._programs.append((compile_loop(sweep, network, inputs), _count(base, sweep=True)))
         for schedule in self._schedules:
-            program = compile_gradient(network, schedule, steps=schedule.steps, tape=tape)
+            program = compile_gradient(network, schedule, inputs, tape=tape)
             self._programs.append((program, _count(schedule)))
         write, read, moved = compile_messages(self._footprint.state_bytes)
         state = jnp.ones(self._footprint.state_bytes, jnp.uint8)
@@ -135,7 +142,7 @@ class JaxBench(Bench):
         """Return the sizes with the largest workspace that compiled programs report."""
         memory = [program.memory_bytes for program, _ in self._programs[_PARTS_OF_BASE:]]
         spaces = [
-            max(0, program_bytes - self._footprint.tabulate(schedule).buffer_bytes - sizes.resident_bytes
+            max(0, program_bytes - self._footprint.tabulate(schedule).layout.byte_size - sizes.resident_bytes
                 - schedule.steps * sizes.resident_bytes_per_step)
             for schedule, program_bytes in zip(self._schedules, memory, strict=True)
         ]  # fmt: skip

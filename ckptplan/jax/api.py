@@ -9,12 +9,13 @@ from typing import Any, Never, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, quote_value, refuse_arguments
 from ckptplan.execution.execute import check_functions
+from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.leaves import differentiable, widen, zeros_of
 from ckptplan.jax.limit import Job, Ways, plan_within
 from ckptplan.jax.planned_scan import run_scan, trace_scan
-from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
+from ckptplan.jax.tapes import Tape, check_tape, trace_gradient
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -84,9 +85,9 @@ def bptt(
     ``jax.value_and_grad(..., has_aux=True)``. The other arguments are those of ``scan``. Raises InputError,
     also if no plan fits ``memory``.
     """
-    ways = _read_ways(plan=plan, memory=memory, workload=workload, tape=tape, unknown=unknown)
     step, start = with_loss(f, init, xs, loss)
-    (state, _, total), _ = run_scan(step, start, xs, ways, length=length)
+    options: dict[str, Any] = {"plan": plan, "memory": memory, "workload": workload, "tape": tape}
+    (state, _, total), _ = scan(step, start, xs, length, **options, **unknown)
     return total, state
 
 
@@ -113,10 +114,10 @@ def plan_for(
 
     def trace(init: Any, xs: Any) -> None:
         step, start = (f, init) if loss is None else with_loss(f, init, xs, loss)
-        traced, _, _ = trace_scan(step, start, xs, ways, length=length)
-        inputs = differentiable(traced.step.inputs) if input_gradients else ()
-        gradient = TracedGradient(traced.step, find_wanted(traced.step, inputs=inputs))
-        plans.append(plan_within(Job.of(gradient, steps=traced.steps, ways=ways)).plan)
+        scan, _, _ = trace_scan(step, start, xs, ways, length=length)
+        inputs = differentiable(scan.step.inputs) if input_gradients else ()
+        measured = measure_step(trace_gradient(scan.step, inputs=inputs))
+        plans.append(plan_within(Job(measured=measured, loop=scan, ways=ways)).plan)
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
@@ -164,9 +165,7 @@ def _read_ways(
     tape: Tape | None = None,
 ) -> Ways:
     """Check the arguments that choose how a loop runs, and return them. Raises InputError."""
-    for name in unknown:
-        near = did_you_mean(name, ("memory", "plan", "workload", "tape"))
-        raise InputError(f"is not an argument.{near}", field=name, accepted="memory='64 MiB', or plan=...")
+    refuse_arguments(unknown, scan)
     if plan is None and memory is None:
         raise InputError(
             "is missing: it says how much memory the call may take",
@@ -175,14 +174,6 @@ def _read_ways(
         )
     if plan is not None and memory is not None:
         raise InputError("is given together with memory", field="plan", accepted="one of them")
-    if memory == "auto":
-        raise InputError(
-            "'auto' is not known in JAX: a program is compiled before it runs, when the memory that will be "
-            "free is not known yet",
-            field="memory",
-            value=memory,
-            accepted="a size, as '64 MiB'",
-        )
     if workload is not None and memory is None:
         raise InputError(
             "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"

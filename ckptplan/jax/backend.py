@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.core import Tracer
 
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.execution.backend import (
@@ -26,16 +26,12 @@ from ckptplan.execution.backend import (
     Report,
     describe_remote,
 )
-from ckptplan.jax import bptt
-from ckptplan.jax.api import with_loss
+from ckptplan.jax.api import scan, with_loss
 from ckptplan.jax.footprint import StepFootprint, choose_footprint, measure_step
-from ckptplan.jax.jaxprs import replace_loop
-from ckptplan.jax.leaves import byte_size, differentiable, has_gradient
-from ckptplan.jax.limit import Ways
+from ckptplan.jax.leaves import byte_size, has_gradient
 from ckptplan.jax.new_memory import KEEPS_MEMORY, count_new_pages, time_new_page
-from ckptplan.jax.planned_scan import trace_scan
 from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
-from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, check_tape
+from ckptplan.jax.tapes import Tape, check_tape
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
@@ -78,33 +74,16 @@ class JaxNetwork:
         real = values if has_gradient(values) else values.astype(jnp.float32)
         return jnp.mean(jnp.square(jnp.abs(real)))
 
-    def under(self, plan: Plan | Schedule, *, tape: Tape | None = None) -> Callable[..., Any]:
-        """Return the loss of a sequence under a plan, as a function of a program's arguments."""
+    def loss_under(self, plan: Plan | Schedule | None, *, tape: Tape | None = None) -> Callable[..., Any]:
+        """Return the loss of a sequence, as a function of a program's arguments.
+
+        The sequence runs under a plan; without one, by ``jax.lax.scan``, which keeps residuals of all steps.
+        """
+        loop: Callable[..., Any] = jax.lax.scan if plan is None else partial(scan, plan=plan, tape=tape)
 
         def run(parameters: Any, state: Any, xs: Any) -> Any:
-            total, _ = bptt(
-                lambda state, x: self.step(parameters, state, x),
-                state,
-                xs,
-                self.loss,
-                plan=plan,
-                tape=tape,
-            )
-            return total
-
-        return run
-
-    def plain(self) -> Callable[..., Any]:
-        """Return the loss of a sequence by ``jax.lax.scan``, which keeps the residuals of every step."""
-
-        def run(parameters: Any, state: Any, xs: Any) -> Any:
-            def body(carry: Any, x: Any) -> Any:
-                state, total = carry
-                state, output = self.step(parameters, state, x)
-                term = self.loss(0, output)
-                return (state, total + term.astype(total.dtype)), None
-
-            return jax.lax.scan(body, (state, jnp.zeros(())), xs)[0][1]
+            step, start = with_loss(partial(self.step, parameters), state, xs, self.loss)
+            return loop(step, start, xs)[0][2]
 
         return run
 
@@ -121,25 +100,10 @@ class JaxNetwork:
 
     def measure_footprints(self) -> dict[Tape, StepFootprint]:
         """Return the footprint of a step with each kind of tape, from shapes, without running or compiling."""
-        footprints: list[StepFootprint] = []
-
-        def trace(parameters: Any, state: Any, xs: Any) -> None:
-            step, start = with_loss(lambda state, x: self.step(parameters, state, x), state, xs, self.loss)
-            scan, closed, _ = trace_scan(step, start, xs, Ways())
-            arguments: list[Any] = []
-
-            def run(_: Any, *given: Any) -> Sequence[Any]:
-                arguments.extend(given)
-                return scan.run(*given)
-
-            replace_loop(closed, scan.primitive, run, jax.tree.leaves((start, xs)))
-            # Only constants that depend on the parameters, and so are tracers, have a gradient.
-            reached = tuple(
-                index for index in differentiable(scan.step.constants) if isinstance(arguments[index], Tracer)
-            )
-            footprints.extend(measure_step(TracedGradient(scan.step, Wanted(constants=reached, inputs=()))))
-
-        jax.eval_shape(trace, self.parameters, self.state, self.inputs(1))
+        gradient = jax.grad(self.loss_under(make_schedule("base", steps=1)))
+        closed = jax.make_jaxpr(gradient)(self.parameters, self.state, self.inputs(1))
+        passes = next(equation.params["passes"] for equation in closed.eqns if "passes" in equation.params)
+        footprints = measure_step(passes.traced)
         return {footprint.tape: footprint for footprint in footprints if footprint.steps_per_matmul == 1}
 
 
@@ -202,34 +166,14 @@ class CompiledLoop:
 
 
 def compile_gradient(
-    network: JaxNetwork,
-    plan: Plan | Schedule | None,
-    *,
-    steps: int,
-    tape: Tape | None = None,
-    inputs: Any = None,
+    network: JaxNetwork, plan: Plan | Schedule | None, inputs: Any, *, tape: Tape | None = None
 ) -> CompiledLoop:
     """Return the program of a loss and its gradient under a plan; without a plan, by ``jax.lax.scan``."""
-    function = network.plain() if plan is None else network.under(plan, tape=tape)
-    return _compile(jax.value_and_grad(function), network, network.inputs(steps) if inputs is None else inputs)
+    return compile_loop(jax.value_and_grad(network.loss_under(plan, tape=tape)), network, inputs)
 
 
-def compile_forward(network: JaxNetwork, plan: Schedule) -> CompiledLoop:
-    """Return the program of a forward pass alone, without gradients."""
-    return _compile(network.under(plan), network, network.inputs(plan.steps))
-
-
-def compile_sweep(network: JaxNetwork, plan: Schedule, *, tape: Tape | None = None) -> CompiledLoop:
-    """Return the program of the actions of a plan before its first Backward."""
-
-    def sweep(parameters: Any, state: Any, xs: Any) -> Any:
-        function = network.under(plan, tape=tape)
-        return jax.vjp(lambda weights: function(weights, state, xs), parameters)
-
-    return _compile(sweep, network, network.inputs(plan.steps))
-
-
-def _compile(function: Callable[..., Any], network: JaxNetwork, inputs: Any) -> CompiledLoop:
+def compile_loop(function: Callable[..., Any], network: JaxNetwork, inputs: Any) -> CompiledLoop:
+    """Return the program of a function of the parameters, the initial state and the inputs of a network."""
     arguments = network.parameters, network.state, inputs
     began = time.perf_counter()
     with warnings.catch_warnings():
@@ -295,57 +239,34 @@ class JaxProgram(Program):
         clock: Callable[[], float],
     ) -> None:
         self._network, self._plan, self._clock = network, plan, clock
-        self._steps = steps if plan is None else plan.steps
-        self._inputs = network.inputs(self._steps) if inputs is None else inputs
-        self._compiled = compile_gradient(network, plan, steps=self._steps, inputs=self._inputs)
+        inputs = network.inputs(steps if plan is None else plan.steps) if inputs is None else inputs
+        self._compiled = compile_gradient(network, plan, inputs)
 
     def time(self, *, by_action: bool = False) -> Report:
         """Run the program and return its seconds. A compiled program has no timeline of actions."""
         return self._compiled.measure(self._clock)
 
     def count(self) -> Counted:
-        """Return the bytes of the program's buffers, and the number of steps that it recomputes."""
+        """Return the bytes of the program's buffers, and the number of steps that its rows recompute."""
         plan = self._plan
         assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
-        footprint = self._find_footprint(plan)
+        footprint = choose_footprint(plan, list(self._network.measure_footprints().values()))
         table = footprint.tabulate(plan)
         return Counted(
             state_bytes=footprint.state_bytes,
-            local_bytes=table.buffer_bytes,
+            local_bytes=table.layout.byte_size,
             remote_bytes=table.remote_slots * footprint.state_bytes,
-            counts={"recomputed_steps": self._count_recomputed(footprint.tape)},
+            counts={"recomputed_steps": table.recomputed_steps},
         )
-
-    def _find_footprint(self, plan: Plan) -> StepFootprint:
-        return choose_footprint(plan, list(self._network.measure_footprints().values()))
-
-    def _count_recomputed(self, tape: Tape) -> int:
-        executed = [0]
-
-        def count() -> None:
-            executed[0] += 1
-
-        def step(parameters: Any, state: Any, x: Any) -> tuple[Any, Any]:
-            jax.debug.callback(count)
-            return self._network.step(parameters, state, x)
-
-        # With products, a step is recomputed only in part, and would not be counted.
-        kind: Tape = "states" if tape == "states" else "residuals"
-        counting = replace(self._network, step=step)
-        compile_gradient(counting, self._plan, steps=self._steps, tape=kind, inputs=self._inputs).call()
-        jax.effects_barrier()
-        # With states, each step runs once more as a part of its backward, which does not count.
-        return executed[0] - self._steps * (2 if kind == "states" else 1)
 
     def peak_bytes(self) -> int:
         """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis.
 
         On a CPU, the analysis includes states in host memory. They are subtracted.
         """
-        plan, memory = self._plan, self._compiled.memory_bytes
-        if isinstance(plan, Plan) and jax.default_backend() == "cpu":
-            footprint = self._find_footprint(plan)
-            memory -= footprint.tabulate(plan).remote_slots * footprint.state_bytes
+        memory = self._compiled.memory_bytes
+        if isinstance(self._plan, Plan) and jax.default_backend() == "cpu":
+            memory -= self.count().remote_bytes
         return memory
 
     def gradients(self) -> list[Gradient]:
@@ -403,7 +324,7 @@ class JaxBackend(Backend):
     def time_steps(self, network: JaxNetwork, *, most: int | None = None) -> Pace:
         """Compile and time a program of a few steps by the wall clock."""
         steps = _PACE_STEPS if most is None else min(_PACE_STEPS, most)
-        program = compile_gradient(network, make_schedule("base", steps=steps), steps=steps)
+        program = compile_gradient(network, make_schedule("base", steps=steps), network.inputs(steps))
         program.call()
         seconds = min(program.measure(time.perf_counter).seconds for _ in range(3))
         return Pace(step_seconds=max(seconds / steps, 1e-9), compile_seconds=program.compile_seconds)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ckptplan.errors import InputError
 from ckptplan.jax.backend import JaxNetwork
-from ckptplan.jax.leaves import has_gradient
+from ckptplan.jax.leaves import fill, has_gradient, pick
 from ckptplan.model.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 
 #: The decay of a leaky neuron's membrane per step, and the steepness of the surrogate gradient.
@@ -138,10 +138,7 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
         )
 
     def filled(given: Any, state: Any, x: Any) -> Any:
-        filled_leaves = list(leaves)
-        for place, leaf in zip(places, given, strict=True):
-            filled_leaves[place] = leaf
-        return step(jax.tree.unflatten(tree, filled_leaves), state, x)
+        return step(jax.tree.unflatten(tree, fill(leaves, places, given)), state, x)
 
     def make_blamed(steps: int) -> Any:
         with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
@@ -149,7 +146,7 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
 
     network = JaxNetwork(
         step=filled,
-        parameters=tuple(jnp.asarray(leaves[place]) for place in places),
+        parameters=tuple(map(jnp.asarray, pick(leaves, places))),
         state=jax.tree.map(jnp.asarray, state),
         make_inputs=make_blamed,
     )
@@ -162,4 +159,4 @@ def _check_step(network: JaxNetwork) -> None:
     xs = network.inputs(1)
     shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for leaf in jax.tree.leaves(xs))
     with blame_cell(FIRST_STEP, accepted=_FACTORY, note=f" (inputs of a step: {shapes})"):
-        jax.eval_shape(network.plain(), network.parameters, network.state, xs)
+        jax.eval_shape(network.loss_under(None), network.parameters, network.state, xs)

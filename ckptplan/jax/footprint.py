@@ -10,7 +10,7 @@ from typing import Any
 
 from ckptplan.errors import PlanMismatch
 from ckptplan.jax.jaxprs import ById
-from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.leaves import byte_size, pick
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import RowTable, tabulate
 from ckptplan.jax.tapes import TAPES, Recording, Tape, TracedGradient
@@ -72,17 +72,18 @@ class StepFootprint:
     @property
     def kept_bytes(self) -> int:
         """The bytes per step that stay until the end: outputs, their gradients, wanted gradients of inputs."""
-        step, wanted = self.traced.step, self.traced.wanted
-        return 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
+        step = self.traced.step
+        return 2 * byte_size(step.outputs) + byte_size(pick(step.inputs, self.traced.wanted_inputs))
 
     def tabulate(self, plan: Plan | Schedule) -> RowTable:
         """Return the table of rows of a plan or a schedule for this step."""
         return tabulate(ById(plan), self.traced.step.state, self.sums.recording.tape)
 
     def predict(self, plan: Plan) -> int:
-        """Return the bytes that a plan's program needs. Its buffers may be larger than the plan's peak."""
-        table = self.tabulate(plan)
-        return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
+        """Return the bytes that a plan's program needs. Its buffers may exceed checkpoints and tapes."""
+        sizes = plan.workload
+        resident_bytes = sizes.resident_bytes + plan.steps * sizes.resident_bytes_per_step
+        return self.tabulate(plan).layout.byte_size + resident_bytes + sizes.workspace_bytes
 
     def add(self, size: int) -> StepFootprint:
         """Return a footprint with ``size`` more bytes of workspace, or fewer if ``size`` is negative."""
@@ -103,10 +104,9 @@ def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
 
 
 def _measure_recording(recording: Recording) -> Iterator[StepFootprint]:
-    step, wanted = recording.traced.step, recording.traced.wanted
+    traced, step = recording.traced, recording.traced.step
     record, forward = recording.each, step.jaxpr
-    constants, state = step.constants, step.state
-    total = byte_size([constants[place] for place in wanted.constants])
+    total = byte_size(pick(step.constants, traced.wanted_constants))
     alone = GradientSums(recording)
     product_bytes = sum(variable_bytes(product.outvars[0]) for product in alone.products)
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
@@ -131,7 +131,7 @@ def _measure_recording(recording: Recording) -> Iterator[StepFootprint]:
             # holds; and arrays that depend on constants only, which are computed before the steps.
             workspace_bytes=total
             + kept
-            + 2 * byte_size(state)
+            + 2 * byte_size(step.state)
             + live
             + max(estimate_hoisted_bytes(forward, step.fixed), sums.hoisted_bytes)
             + _SMALL_BYTES,
@@ -159,13 +159,7 @@ def choose_footprint(
     calibrated = None if workload.calibration is None else workload.calibration.tape
 
     def likeness(footprint: StepFootprint) -> tuple[Any, ...]:
-        # Choose grouped products only if the plan's workspace includes them.
-        is_grouped = (
-            calibrated is None
-            and footprint.steps_per_matmul > 1
-            and workload.name.endswith(f"-{footprint.steps_per_matmul}")
-        )
-        return footprint.name == workload.name, footprint.tape_bytes, footprint.tape == calibrated, is_grouped
+        return footprint.name == workload.name, footprint.tape_bytes, footprint.tape == calibrated
 
     allowed = [footprint for footprint in footprints if tape in {None, footprint.tape}]
     fitting = [

@@ -113,6 +113,14 @@ def zeros_of(leaf: Any, *room: int) -> Any:
     return lax.broadcast(zeros, room) if room else zeros
 
 
+def fill_zeros(gradients: Sequence[Any], leaves: Sequence[Any], *room: int) -> Arrays:
+    """Return the gradients of the differentiable leaves, with zeros in place of None."""
+    pairs = zip(gradients, pick(leaves, differentiable(leaves)), strict=True)
+    return tuple(
+        zeros_of(leaf.to_ct_aval(), *room) if gradient is None else gradient for gradient, leaf in pairs
+    )
+
+
 def make_zeros(leaves: Sequence[Any]) -> Arrays:
     """Return zeros of the types of leaves."""
     return tuple(map(zeros_of, leaves))

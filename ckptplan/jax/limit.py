@@ -10,9 +10,8 @@ The times of a step are estimated from its operations, or come from a calibratio
 from __future__ import annotations
 
 import logging
-import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -23,13 +22,14 @@ import jax
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, PlanMismatch
 from ckptplan.execution.advice import DEAR, describe_choice, find_limit, leave_margin, refuse_limit
-from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.leaves import byte_size, differentiable, pick
-from ckptplan.jax.primitives import Batch
-from ckptplan.jax.program import LoopProgram, count_bytes, make_program
+from ckptplan.jax.loops import Batch, Loop
+from ckptplan.jax.program import count_bytes, make_passes
 from ckptplan.jax.step import Step
-from ckptplan.jax.tapes import Tape, TracedGradient
+from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import Predicted
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import Request
@@ -48,6 +48,16 @@ _SURELY = 10
 _LOSS_BYTES = 16
 #: Seconds of a row of the table in addition to its steps.
 _ROW_SECONDS = 2e-6
+#: Closed forms whose programs take the predicted bytes for any shapes of states and tapes.
+_EXACT = ("base", "standard", "nested", "revolve")
+_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
+#: Another plan is searched for only if it may save more than this share of time.
+_GAIN = 0.01
+#: A warning about outputs is logged if they take at least this share of the limit.
+_MUCH = 0.25
+#: A plan with a larger overhead is slow. A plan with an overhead of at most ``DEAR`` is quick.
+_SLOW = 2.0
+_log = logging.getLogger("ckptplan.jax")
 
 
 def find_times(
@@ -65,18 +75,12 @@ def find_times(
         return {**footprint.seconds, **row_seconds}, basis
     units = timed.units or 1
     state, tape = timed.state_bytes * units, timed.tape_bytes * units
-    equal = [
-        candidate
-        for candidate in among
-        if max(abs(candidate.state_bytes - state), abs(candidate.tape_bytes - tape)) <= _LOSS_BYTES
-    ]
-    kind = None if timed.calibration is None else timed.calibration.tape
-    measured = next((candidate for candidate in equal if candidate.tape == kind), equal[0] if equal else None)
-    if measured is None:
-        tapes = ", ".join(format_bytes(candidate.tape_bytes) for candidate in among)
+    kind = (timed.calibration and timed.calibration.tape) or "residuals"
+    measured = next(candidate for candidate in among if candidate.tape == kind)
+    if max(abs(measured.state_bytes - state), abs(measured.tape_bytes - tape)) > _LOSS_BYTES:
         raise InputError(
             f"{timed.name!r} has a state of {format_bytes(state)} and tapes of {format_bytes(tape)}; this step "
-            f"has {format_bytes(among[0].state_bytes)}, and tapes of {tapes}",
+            f"has {format_bytes(measured.state_bytes)}, and tapes of {format_bytes(measured.tape_bytes)}",
             field="workload",
             accepted="one that was calibrated with this cell and batch in JAX",
         )
@@ -91,20 +95,6 @@ def find_times(
     }
     why = f"{why}, whose tapes are of another kind: recording and reversing at its pace"
     return seconds, Basis(kind="derived", why=why)
-
-
-#: Closed forms whose programs take the predicted bytes for any shapes of states and tapes.
-_EXACT = ("base", "standard", "nested", "revolve")
-_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
-#: Another plan is searched for only if it may save more than this share of time.
-_GAIN = 0.01
-#: A warning about outputs is logged if they take at least this share of the limit.
-_MUCH = 0.25
-#: A plan with a larger overhead is slow. A plan with an overhead of at most ``DEAR`` is quick.
-_SLOW = 2.0
-#: The ratio of successive limits that are tried to find the first one with a quick plan, and the most tries.
-_FACTOR, _MOST_FACTORS = 1.25, 40
-_log = logging.getLogger("ckptplan.jax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +120,7 @@ class CountedPlan:
 
     plan: Plan
     footprint: StepFootprint
-    #: The program, if it was compiled to count its bytes.
-    program: LoopProgram | None = None
+    #: 0 if the program was not compiled.
     compiled_bytes: int = 0
 
     @property
@@ -144,9 +133,15 @@ class CountedPlan:
         """The bytes of the program beyond the prediction."""
         return self.compiled_bytes - self.footprint.predict(self.plan)
 
+    def surely_fits(self, limit: int) -> bool:
+        """Return whether the program is so much smaller than a limit that it need not be compiled."""
+        return 2 * self.plan.predicted.local_peak_bytes + _SURELY * self.footprint.workspace_bytes <= limit
+
     def recount(self, limit: int) -> Plan:
-        """Return the plan for a limit, with workspace and budget adjusted to the bytes of its program."""
+        """Return the plan. If it was made for a larger limit, its workspace and budget become its program's."""
         plan = self.plan
+        if plan.profile.local_bytes <= limit:
+            return plan
         excess = max(self.excess_bytes, -plan.workload.workspace_bytes)
 
         def add(record: Any, field: str) -> Any:
@@ -168,24 +163,14 @@ def plan_within(job: Job) -> CountedPlan:
     Raises InputError if no plan fits, with a limit that is large enough, or if the workload belongs to another
     step.
     """
-
-    def count(choice: CountedPlan) -> CountedPlan:
-        if jax.sharding.get_abstract_mesh().manual_axes:
-            # A part of a program within shard_map cannot be compiled alone, so use the estimate.
-            return replace(choice, compiled_bytes=choice.footprint.predict(choice.plan))
-        program = make_program(choice.plan, choice.footprint, reverse=job.reverse, as_words=job.as_words)
-        compiled_bytes = -(-count_bytes(program, batch=job.batch) // job.batch.size)
-        compiled_bytes += job.copies_outputs * job.steps * byte_size(job.step.outputs)
-        return replace(choice, program=program, compiled_bytes=compiled_bytes)
-
-    choice = search(job, count)
+    choice = _search(job)
     _log.info("%s", describe_choice(choice.plan, job.limit))
     job.warn(choice)
     return choice
 
 
-def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
-    """Return the quickest plan whose program is within a limit; ``count`` compiles a program.
+def _search(job: Job) -> CountedPlan:
+    """Return the quickest plan whose program is within a limit.
 
     The last program that is tried belongs to the plan with the least memory. So a limit that is large enough
     for this program is always accepted. Raises InputError if it is too small.
@@ -194,30 +179,27 @@ def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan
     best: CountedPlan | None = None
     smallest: CountedPlan | None = None
     for _ in range(_MOST_PROGRAMS - 1):
-        try:
-            choice = job.find_quickest(footprints)
-        except Infeasible:
+        choice = job.find_quickest(footprints)
+        if choice is None:
             if best is not None or smallest is not None:
                 break
-            choice = smallest = count(job.min_memory_plan())
+            choice = smallest = job.count(job.min_memory_plan())
+        elif best is not None and choice.seconds >= best.seconds:
+            break
+        elif choice.surely_fits(limit):
+            return choice
         else:
-            if best is not None and choice.seconds >= best.seconds:
-                break
-            predicted, workspace = choice.plan.predicted, choice.footprint.workspace_bytes
-            if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
-                return choice
-            choice = count(choice)
+            choice = job.count(choice)
         if choice.compiled_bytes <= limit:
             best = choice
             if choice.compiled_bytes >= _ROOMY * limit or choice.plan.strategy == "base":
                 break
         footprints = [footprint.add(choice.excess_bytes) for footprint in footprints]
-    if best is not None:
-        return best
-    smallest = smallest or count(job.min_memory_plan())
-    if smallest.compiled_bytes > limit:
-        raise job.refuse(smallest)
-    return replace(smallest, plan=smallest.recount(limit))
+    if best is None:
+        best = smallest or job.count(job.min_memory_plan())
+        if best.compiled_bytes > limit:
+            raise job.refuse(best)
+    return replace(best, plan=best.recount(limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,31 +211,27 @@ class Job:
 
     Arguments:
         measured: the footprints of the step (``measure_step``).
-        steps: T.
+        loop: the scan.
         ways: the limit, and the other arguments of the call.
-        reverse: whether the sequence runs from its end.
         batch: the batch that ``jax.vmap`` makes of the gradient; all its examples share the limit.
         as_words: whether buffers hold small floating-point numbers as integers.
-        copies_outputs: whether the caller's program holds the outputs of all steps twice.
     """
 
     measured: Sequence[StepFootprint]
-    steps: int
+    loop: Loop
     ways: Ways
-    reverse: bool = False
     batch: Batch = field(default_factory=Batch)
     as_words: bool = True
-    copies_outputs: bool = False
-
-    @classmethod
-    def of(cls, traced: TracedGradient, **options: Any) -> Job:
-        """Return the job of a traced step; the options are the fields."""
-        return cls(measured=measure_step(traced), **options)
 
     @property
     def step(self) -> Step:
         """The step."""
         return self.measured[0].traced.step
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.loop.params["length"])
 
     @property
     def allowed(self) -> list[StepFootprint]:
@@ -270,68 +248,63 @@ class Job:
         """The limit of one example in bytes."""
         return max(1, self.total_limit // self.batch.size)
 
-    def find_quickest(self, footprints: Sequence[StepFootprint], *, limit: int | None = None) -> CountedPlan:
-        """Return the quickest plan within the limit.
+    def count(self, choice: CountedPlan) -> CountedPlan:
+        """Return a plan with the bytes of its compiled program, for one example."""
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            # A part of a program within shard_map cannot be compiled alone, so use the estimate.
+            return replace(choice, compiled_bytes=choice.footprint.predict(choice.plan))
+        passes = make_passes(self.loop, choice.plan, choice.footprint, as_words=self.as_words)
+        compiled_bytes = -(-count_bytes(passes, batch=self.batch) // self.batch.size)
+        compiled_bytes += self.loop.copies_outputs * self.steps * byte_size(self.step.outputs)
+        return replace(choice, compiled_bytes=compiled_bytes)
 
-        Exact strategies are searched first. Searching the others may take longer than compiling the program, so
-        they are searched only for the footprint of the exact plan, and only if they may gain enough. Raises
-        Infeasible if there is no plan, with the least need of all footprints.
+    def find_quickest(self, footprints: Sequence[StepFootprint]) -> CountedPlan | None:
+        """Return the quickest plan within the limit, None if there is none.
+
+        Searching all strategies may take longer than compiling the program. So they are searched only for the
+        footprint of the quickest exact plan, and only if they may gain enough.
         """
-        limit = self.limit if limit is None else limit
-        reasons: list[Infeasible] = []
-        choice: CountedPlan | None = None
-        bounds = [
-            (self._make_request(footprint, limit).question().least_seconds, footprint)
-            for footprint in footprints
-        ]
-        for exact in (True, False):
-            first = choice
-            for seconds, footprint in sorted(bounds, key=itemgetter(0)):
-                if choice is not None and seconds >= (1 - _GAIN) * choice.seconds:
-                    break
-                if first is not None and footprint is not first.footprint:
-                    continue
-                try:
-                    plan = self._plan(footprint, limit, only_exact=exact)
-                except Infeasible as error:
-                    reasons.append(error)
-                    continue
-                if choice is None or plan.predicted.seconds < choice.seconds:
-                    choice = CountedPlan(plan=plan, footprint=footprint)
-        if choice is None:
-            raise min(reasons, key=lambda error: (error.binding != "local_bytes", error.need))
-        return choice
+        questions = ((self._make_request(footprint).question(), footprint) for footprint in footprints)
+        bounds = [(question.least_seconds, footprint) for question, footprint in questions]
+        best: CountedPlan | None = None
+        least_seconds = 0.0
+        for seconds, footprint in sorted(bounds, key=itemgetter(0)):
+            if best is not None and seconds >= (1 - _GAIN) * best.seconds:
+                break
+            plan = self._plan(footprint, strategies=_EXACT)
+            if plan is not None and (best is None or plan.predicted.seconds < best.seconds):
+                best = CountedPlan(plan=plan, footprint=footprint)
+                least_seconds = seconds
+        if best is not None and least_seconds < (1 - _GAIN) * best.seconds:
+            plan = self._plan(best.footprint, strategies=None)
+            if plan is not None and best.footprint.predict(plan) <= self.limit:
+                return replace(best, plan=plan)
+        return best
 
     def min_memory_plan(self) -> CountedPlan:
         """Return the plan with the least memory of all kinds of tape, even if it exceeds the limit."""
         footprint = min(self.allowed, key=self._min_bytes)
-        need = self._min_bytes(footprint)
-        return CountedPlan(plan=self._plan(footprint, find_limit(need)), footprint=footprint)
+        request = self._make_request(footprint, find_limit(self._min_bytes(footprint)))
+        plan = rank_strategies(request, strategies=_EXACT, only_best=True).best()
+        return CountedPlan(plan=plan, footprint=footprint)
 
     def warn(self, choice: CountedPlan) -> None:
         """Warn of a slow plan, with a limit for a quick one. Log that a loss over all outputs may not fit."""
         plan, size, limit, total = choice.plan, self.batch.size, self.limit, self.total_limit
         if plan.predicted.overhead > _SLOW:
             (first,) = (footprint for footprint in self.allowed if footprint.name == choice.footprint.name)
-            # Assume that programs for larger limits exceed the first estimate by as much.
+            # Assume that programs for larger limits exceed the first estimate by as much, if at all.
             excess = plan.workload.workspace_bytes - first.workspace_bytes
             excess += choice.excess_bytes if choice.compiled_bytes else 0
-            footprints = [footprint.add(excess) for footprint in self.allowed]
-            for power in range(1, _MOST_FACTORS):
-                try:
-                    larger = self.find_quickest(footprints, limit=int(limit * _FACTOR**power)).plan
-                except Infeasible:
-                    continue
-                if larger.predicted.overhead <= DEAR:
-                    warnings.warn(
-                        f"memory={self.ways.memory!r} is enough for a slow plan, with "
-                        f"{plan.predicted.overhead:+.0%} time over plain backpropagation. From about "
-                        f"{format_limit(int(total * _FACTOR**power), like=total)} on, plans take "
-                        f"{larger.predicted.overhead:+.0%}",
-                        PlanMismatch,
-                        stacklevel=2,
-                    )
-                    break
+            quick = self._find_quick(first.add(max(0, excess)))
+            warnings.warn(
+                f"memory={self.ways.memory!r} is enough for a slow plan, with "
+                f"{plan.predicted.overhead:+.0%} time over plain backpropagation. From about "
+                f"{format_limit(find_limit(size * quick.local_peak_bytes), like=total)} on, plans take "
+                f"{quick.overhead:+.0%}",
+                PlanMismatch,
+                stacklevel=2,
+            )
         outputs = self.steps * byte_size(pick(self.step.outputs, differentiable(self.step.outputs)))
         if outputs >= _MUCH * limit and plan.predicted.local_peak_bytes + outputs > limit:
             _log.warning(
@@ -345,7 +318,7 @@ class Job:
         """Return the error for a limit that is too small, given the smallest program that was compiled."""
         size, limit, step, total = self.batch.size, self.limit, self.step, self.total_limit
         footprint = smallest.footprint.add(smallest.excess_bytes)
-        request = self._make_request(footprint, limit)
+        request = self._make_request(footprint)
         reason = Infeasible(
             binding="local_bytes", need=smallest.compiled_bytes, have=limit, subject="the smallest program"
         )
@@ -361,28 +334,31 @@ class Job:
             request,
             memory=self.ways.memory,
             limit=total,
-            gradients=size * byte_size(pick(step.constants, footprint.traced.wanted.constants)),
+            gradients=size * byte_size(pick(step.constants, footprint.traced.wanted_constants)),
             parts=f" for {self.steps:,} steps with a state of "
             f"{format_bytes(size * byte_size(step.state), like=total)}",
             shape=(self.steps, *step.inputs[0].shape) if step.inputs else (),
         )
 
+    def _find_quick(self, footprint: StepFootprint) -> Predicted:
+        """Return the prediction of the plan with the least memory among those that are not slow."""
+        question = self._make_request(footprint).question()
+        quick = question.replace(strategies=_EXACT, local_bytes=None, max_overhead=DEAR, objective="memory")
+        return quick.rank()[0].predicted(quick.costs)
+
     def _min_bytes(self, footprint: StepFootprint) -> float:
-        """Return the least bytes of the exact strategies, infinite if another limit binds."""
+        """Return the least bytes of the exact strategies."""
         question = self._make_request(footprint, 1).question().replace(strategies=_EXACT)
-        reason = find_reason(question, subject="no limit")
-        return reason.need if reason.binding == "local_bytes" else math.inf
+        return find_reason(question, subject="no limit").need
 
-    def _plan(self, footprint: StepFootprint, limit: int, *, only_exact: bool = False) -> Plan:
-        """Return the quickest plan. Raises Infeasible without suggestions, which take longer than planning."""
-        request = self._make_request(footprint, limit)
-        if not only_exact:
-            plan = _choose(request, None)
-            if plan.strategy in _EXACT or footprint.predict(plan) <= limit:
-                return plan
-        return _choose(request, _EXACT)
+    def _plan(self, footprint: StepFootprint, *, strategies: tuple[str, ...] | None) -> Plan | None:
+        """Return the quickest plan within the limit, None if there is none."""
+        ranking = rank_strategies(self._make_request(footprint), strategies=strategies, only_best=True)
+        return ranking.best() if ranking.answers else None
 
-    def _make_request(self, footprint: StepFootprint, limit: int) -> Request:
+    def _make_request(self, footprint: StepFootprint, limit: int | None = None) -> Request:
+        """Return the request for a plan within a limit, which is the limit of the job unless it is given."""
+        limit = self.limit if limit is None else limit
         counted = Basis(kind="derived", why="from the shapes of the traced step")
         seconds, timed = find_times(footprint, self.ways.workload, among=self.measured)
         workload = ckptplan.Workload(
@@ -400,10 +376,3 @@ class Job:
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
         # Leave a margin for differences between the estimate and the compiled program.
         return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
-
-
-def _choose(request: Request, strategies: tuple[str, ...] | None) -> Plan:
-    ranking = rank_strategies(request, strategies=strategies, only_best=True)
-    if not ranking.answers:
-        raise find_reason(ranking.question, subject="no strategy fits")
-    return ranking.best()

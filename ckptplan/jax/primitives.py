@@ -9,129 +9,69 @@ from __future__ import annotations
 
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from ckptplan.errors import InputError, PlanMismatch
-from ckptplan.jax.jaxprs import replace_loop, unnamed
+from ckptplan.jax.jaxprs import replace_loop, unnamed, vary_constants
 from ckptplan.jax.leaves import Arrays, differentiable, fill, has_gradient, pick, set_weak, split
+from ckptplan.jax.loops import Batch, Loop, Passes
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The batch of a gradient under ``jax.vmap``: number of examples, and which arguments are batched."""
-
-    size: int = 1
-    batched: tuple[bool, ...] = ()
-
-    def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function that runs on the whole batch."""
-        if self.size == 1:
-            return function
-        axes = tuple(0 if batched else None for batched in self.batched)
-        return jax.vmap(function, in_axes=axes, axis_size=self.size)
-
-    def enlarge(self, arguments: Sequence[jax.ShapeDtypeStruct]) -> list[jax.ShapeDtypeStruct]:
-        """Return the arguments with a batch axis in front of the batched ones."""
-        if self.size == 1:
-            return list(arguments)
-        pairs = zip(arguments, self.batched, strict=True)
-        return [
-            argument.update(shape=(self.size, *argument.shape)) if batched else argument
-            for argument, batched in pairs
-        ]
+def trace(function: Callable[..., Any], *arguments: Any) -> tuple[core.ClosedJaxpr, Any]:
+    """Trace a function of JAX's loops, which raise their own errors. Returns also the tree of its results."""
+    with jax.disable_jit(False):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return closed, jax.tree.structure(shapes)
 
 
-class Loop(ABC):
-    """A loop that JAX has traced: an operation with its parameters."""
+def run_planned(closed: core.ClosedJaxpr, loop: Loop, arguments: Any) -> list[Any]:
+    """Run a traced function with ``loop`` in place of JAX's loop in it, and return its flat results."""
 
-    primitive: core.Primitive
-    params: dict[str, Any]
-    #: The number of its arguments.
-    count: int
-
-    def run(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop as JAX does."""
-        results: Sequence[Any] = self.primitive.bind(*arguments, **self.params)
+    def run(_: dict[str, Any], *arguments: Any) -> Sequence[Any]:
+        of_test, given = split(arguments, loop.first)
+        constants, state, xs = loop.step.split_given(given)
+        body, constants = vary_constants(loop.body, constants)
+        varied = loop.with_body(body, constants=len(constants))
+        results: Sequence[Any] = _loop.bind(*of_test, *constants, *state, *xs, loop=varied)
         return results
 
-    def run_alone(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop without derivatives."""
-        return self.run(*arguments)
-
-    def run_silently(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop without effects, which the sweep has already had."""
-        return self.run(*arguments)
-
-    @abstractmethod
-    def rebind(self, params: dict[str, Any], batched: Sequence[bool]) -> Loop:
-        """Return the loop that ``jax.vmap`` makes of this one. ``batched`` says which arguments are batched."""
-
-    @abstractmethod
-    def plan(self, wanted: tuple[int, ...], *, batch: Batch, as_words: bool) -> Passes:
-        """Plan the loop for gradients of the ``wanted`` arguments, and return its passes. Raises InputError.
-
-        Arguments:
-            wanted: the indices of the arguments whose gradients are wanted.
-            batch: the batch that ``jax.vmap`` makes of the loop.
-            as_words: whether buffers may store floating-point numbers as integers, which have no derivative.
-        """
+    return replace_loop(closed, loop.primitive, run, [jnp.asarray(leaf) for leaf in jax.tree.leaves(arguments)])
 
 
-class Passes(ABC):
-    """The forward and the backward pass of a loop under a plan."""
+def _define(
+    name: str, run: Callable[..., Any], kinds: Callable[..., Any], *, compiles: bool = True
+) -> core.Primitive:
+    """Return an operation that runs a function; ``kinds`` returns the types and effects of its results.
 
-    loop: Loop
-    wanted: tuple[int, ...]
-    #: Why ``jax.vmap`` cannot batch the passes, '' if it can.
-    refuses_batch: str = ""
-    #: Whether buffers store floating-point numbers as integers, which have no derivative.
-    holds_words: bool = False
-    #: The number of examples that the plan is for; None if it suits any number.
-    size: int | None = None
+    Without ``jax.jit``, it is compiled in each call, or runs operation by operation.
+    """
+    primitive = core.Primitive(name)
+    primitive.multiple_results = True
 
-    @abstractmethod
-    def run(self, *arguments: Any) -> Sequence[Any]:
-        """Run the loop without effects and with the same results as the sweep. It has a forward mode."""
+    def compile_and_run(*values: Any, **params: Any) -> Any:
+        return jax.jit(partial(run, **params))(*values)
 
-    @abstractmethod
-    def sweep(self, *arguments: Any) -> Sequence[Any]:
-        """Return the results, followed by the arrays that the backward pass needs besides the arguments."""
-
-    @abstractmethod
-    def go_back(self, kept: Arrays, arguments: Arrays, incoming: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients of the wanted arguments.
-
-        ``incoming`` are the gradients of the differentiable results, None for a result without a gradient.
-        """
-
-
-_loop, _tangent, _pass = map(core.Primitive, ("planned_loop", "planned_loop_tangent", "pass_of_a_planned_loop"))
-for _primitive in (_loop, _tangent, _pass):
-    _primitive.multiple_results = True
+    primitive.def_impl(compile_and_run if compiles else run)
+    primitive.def_effectful_abstract_eval(kinds)
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+    return primitive
 
 
 # The loop.
 
 
-def bind_loop(loop: Loop, *arguments: Any) -> list[Any]:
-    """Run a loop as an operation that follows its plan when it is differentiated."""
-    results: list[Any] = _loop.bind(*arguments, loop=loop)
-    return results
+def _find_kinds(*kinds: Any, loop: Loop) -> Any:
+    return loop.primitive.abstract_eval(*kinds, **loop.params)
 
 
-_loop.def_impl(lambda *arguments, loop: loop.run_alone(*arguments))
-_loop.def_effectful_abstract_eval(lambda *kinds, loop: loop.primitive.abstract_eval(*kinds, **loop.params))
-mlir.register_lowering(
-    _loop, mlir.lower_fun(lambda *arguments, loop: loop.run_alone(*arguments), multiple_results=True)
-)
+_loop = _define("planned_loop", lambda *values, loop: loop.run_alone(*values), _find_kinds, compiles=False)
 
 
 def _batch_loop(axis_data: Any, arguments: Sequence[Any], axes: Sequence[Any], *, loop: Loop) -> Any:
@@ -144,29 +84,33 @@ def _batch_loop(axis_data: Any, arguments: Sequence[Any], axes: Sequence[Any], *
         return results
 
     def bind(params: dict[str, Any], *arguments: Any) -> Any:
-        return bind_loop(loop.rebind(params, [axis is not None for axis in axes]), *arguments)
+        return _loop.bind(*arguments, loop=loop.rebind(params, [axis is not None for axis in axes]))
 
     return replace_loop(jax.make_jaxpr(run)(*arguments), loop.primitive, bind, arguments), of_results
 
 
-batching.fancy_primitive_batchers[_loop] = _batch_loop
-
-
 def _differentiate_loop(primals: Sequence[Any], tangents: Sequence[Any], *, loop: Loop) -> Any:
-    wanted = tuple(index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero))
+    # A condition has no gradient.
+    wanted = tuple(index - loop.first for index in _find_moving(tangents) if index >= loop.first)
     batch, is_differentiated = _find_transformations(primals)
     passes = loop.plan(wanted, batch=batch, as_words=not is_differentiated)
     values = _bind_pass(passes.sweep, primals, passes=passes, forward=passes.run)
-    kinds = loop.primitive.abstract_eval(*map(jax.typeof, primals), **loop.params)[0]
+    kinds = _find_kinds(*map(jax.typeof, primals), loop=loop)[0]
     results, kept = split(values, len(kinds))
     results = tuple(
         set_weak(result) if kind.weak_type else result for result, kind in zip(results, kinds, strict=True)
     )
-    moved = _tangent.bind(*kept, *primals, *pick(tangents, wanted), passes=passes)
+    moved = _tangent.bind(*kept, *primals, *pick(tangents, passes.wanted), passes=passes)
     return results, _with_zeros(results, moved)
 
 
+batching.fancy_primitive_batchers[_loop] = _batch_loop
 ad.primitive_jvps[_loop] = _differentiate_loop
+
+
+def _find_moving(tangents: Sequence[Any]) -> list[int]:
+    """Return the indices of the tangents that are not zero."""
+    return [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
 
 
 def _with_zeros(results: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
@@ -203,8 +147,8 @@ def _find_transformations(values: Sequence[Any]) -> tuple[Batch, bool]:
 
 
 def _split_tangent(values: Sequence[Any], passes: Passes) -> tuple[Arrays, Arrays, Arrays]:
-    tangents = len(passes.wanted)
-    count = passes.loop.count
+    tangents = len(passes.traced.wanted)
+    count = passes.loop.first + len(passes.loop.body.in_avals)
     kept, arguments, moved = split(values, len(values) - tangents - count, count)
     return kept, arguments, moved
 
@@ -230,62 +174,32 @@ def _forward_mode(function: Callable[..., Any], indices: Sequence[int]) -> Calla
     return run
 
 
-_tangent.def_impl(lambda *values, passes: jax.jit(partial(_push_tangents, passes=passes))(*values))
-_tangent.def_abstract_eval(
-    lambda *values, passes: [
-        kind.to_tangent_aval()
-        for kind in passes.loop.primitive.abstract_eval(
-            *_split_tangent(values, passes)[1], **passes.loop.params
-        )[0]
-        if has_gradient(kind)
-    ]
-)
-mlir.register_lowering(_tangent, mlir.lower_fun(_push_tangents, multiple_results=True))
+def _find_tangent_kinds(*values: Any, passes: Passes) -> Any:
+    kinds, _ = _find_kinds(*_split_tangent(values, passes)[1], loop=passes.loop)
+    return [kind.to_tangent_aval() for kind in kinds if has_gradient(kind)], core.no_effects
 
 
-def _batch_tangent(axis_data: Any, values: Sequence[Any], axes: Sequence[Any], *, passes: Passes) -> Any:
-    if all(axis is None for axis in axes):
-        tangents = _tangent.bind(*values, passes=passes)
-        return tangents, [None] * len(tangents)
-    tangents = _vmap(axis_data, partial(_push_tangents, passes=passes), axes)(*values)
-    return tangents, [0] * len(tangents)
-
-
-def _vmap(axis_data: Any, function: Callable[..., Any], axes: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function under ``jax.vmap`` with given axes, for use in a batching rule."""
-    # An axis without a name has an object in place of the name.
-    name = None if type(axis_data.name) is object else axis_data.name
-    spmd = {} if axis_data.spmd_name is None else {"spmd_axis_name": axis_data.spmd_name}
-    return jax.vmap(function, in_axes=tuple(axes), axis_size=axis_data.size, axis_name=name, **spmd)
-
-
-batching.fancy_primitive_batchers[_tangent] = _batch_tangent
+_tangent = _define("planned_loop_tangent", _push_tangents, _find_tangent_kinds)
 
 
 def _differentiate_tangent(values: Sequence[Any], tangents: Sequence[Any], *, passes: Passes) -> Any:
     """Differentiate JAX's forward mode of the loop. The arrays from the sweep have no part in it."""
     kept, arguments, moved = _split_tangent(values, passes)
-    given = *arguments, *moved
     of_given = tangents[len(kept) :]
-    indices = [index for index, tangent in enumerate(of_given) if not isinstance(tangent, ad.Zero)]
-    run = _forward_mode(passes.loop.run_silently, passes.wanted)
-    results = _tangent.bind(*values, passes=passes)
-    if not indices:
-        return results, [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
-    return results, list(_forward_mode(run, indices)(*given, *pick(of_given, indices)))
+    indices = _find_moving(of_given)
+    run = _forward_mode(_forward_mode(passes.loop.run_silently, passes.wanted), indices)
+    return _tangent.bind(*values, passes=passes), list(run(*arguments, *moved, *pick(of_given, indices)))
 
 
 def _transpose_tangent(incoming: Sequence[Any], *values: Any, passes: Passes) -> list[Any]:
     kept, arguments, _ = _split_tangent(values, passes)
-    present = tuple(not isinstance(gradient, ad.Zero) for gradient in incoming)
+    present = _find_moving(incoming)
 
     def run(*values: Any) -> Sequence[Any]:
         held, given, gradients = split(values, len(kept), len(arguments))
-        remaining = iter(gradients)
-        return passes.go_back(held, given, [next(remaining) if is_present else None for is_present in present])
+        return passes.go_back(held, given, fill([None] * len(incoming), present, gradients))
 
-    gradients = [gradient for gradient, is_present in zip(incoming, present, strict=True) if is_present]
-    of_wanted = _bind_pass(run, [*kept, *arguments, *gradients], passes=passes)
+    of_wanted = _bind_pass(run, [*kept, *arguments, *pick(incoming, present)], passes=passes)
     return [None] * (len(kept) + len(arguments)) + list(of_wanted)
 
 
@@ -293,7 +207,41 @@ ad.primitive_jvps[_tangent] = _differentiate_tangent
 ad.primitive_transposes[_tangent] = _transpose_tangent
 
 
+def _define_batch(primitive: core.Primitive, rule: Callable[..., Sequence[Any]]) -> None:
+    """Register how an operation runs if any value has an axis of ``jax.vmap``.
+
+    ``rule(size, spread, values, **params)`` gets the number of examples, and a function that runs a function on
+    all of them.
+    """
+
+    def batch(axis_data: Any, values: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+        if all(axis is None for axis in axes):
+            results = primitive.bind(*values, **params)
+            return results, [None] * len(results)
+        # An axis without a name has an object in place of the name.
+        name = None if type(axis_data.name) is object else axis_data.name
+        spmd = {} if axis_data.spmd_name is None else {"spmd_axis_name": axis_data.spmd_name}
+        size = axis_data.size
+        spread = partial(jax.vmap, in_axes=tuple(axes), axis_size=size, axis_name=name, **spmd)
+        results = rule(size, spread, values, **params)
+        return results, [0] * len(results)
+
+    batching.fancy_primitive_batchers[primitive] = batch
+
+
+_define_batch(
+    _tangent, lambda _, spread, values, passes: spread(partial(_push_tangents, passes=passes))(*values)
+)
+
+
 # A pass, forward or backward, as one operation. It has a forward mode and no reverse mode.
+
+
+_pass = _define(
+    "pass_of_a_planned_loop",
+    lambda *arguments, jaxpr, **_: core.jaxpr_as_fun(jaxpr)(*arguments),
+    lambda *_, jaxpr, **__: (jaxpr.out_avals, jaxpr.effects),
+)
 
 
 def _bind_pass(
@@ -320,42 +268,26 @@ def _bind_pass(
     return results
 
 
-_pass.def_impl(lambda *arguments, jaxpr, **_: jax.jit(core.jaxpr_as_fun(jaxpr))(*arguments))
-_pass.def_effectful_abstract_eval(lambda *_, jaxpr, **__: (jaxpr.out_avals, jaxpr.effects))
-mlir.register_lowering(
-    _pass,
-    mlir.lower_fun(lambda *arguments, jaxpr, **_: core.jaxpr_as_fun(jaxpr)(*arguments), multiple_results=True),
-)
-
-
 def _batch_pass(
-    axis_data: Any, arguments: Sequence[Any], axes: Sequence[Any], *, jaxpr: Any, passes: Passes, forward: Any
-) -> Any:
+    size: int, spread: Any, arguments: Sequence[Any], *, jaxpr: Any, passes: Passes, forward: Any
+) -> list[Any]:
     """Run a batch of passes. Raises InputError if they keep states in remote memory."""
-    if all(axis is None for axis in axes):
-        results = _pass.bind(*arguments, jaxpr=jaxpr, passes=passes, forward=forward)
-        return results, [None] * len(results)
     if passes.refuses_batch:
         raise InputError(
             passes.refuses_batch,
             field="plan",
             accepted="jax.grad around jax.vmap, or a plan with local checkpoints only",
         )
-    if forward is not None and passes.size is not None and passes.size % axis_data.size:
+    if forward is not None and passes.size is not None and passes.size % size:
         warnings.warn(
-            "memory is of one example, and jax.vmap of a gradient under jit runs "
-            f"{axis_data.size:,} at a time: they take up to {axis_data.size:,} times as much. With jax.jit "
-            "around jax.vmap, or jax.grad around it, the limit is of all of them",
+            f"memory is of one example, and jax.vmap of a gradient under jit runs {size:,} at a time: they "
+            f"take up to {size:,} times as much. With jax.jit around jax.vmap, or jax.grad around it, the "
+            "limit is of all of them",
             PlanMismatch,
             stacklevel=2,
         )
-    run = _vmap(axis_data, core.jaxpr_as_fun(jaxpr), axes)
-    plain = None if forward is None else _vmap(axis_data, lambda *values: list(forward(*values)), axes)
-    results = _bind_pass(run, arguments, passes=passes, forward=plain)
-    return results, [0] * len(results)
-
-
-batching.fancy_primitive_batchers[_pass] = _batch_pass
+    plain = None if forward is None else spread(lambda *values: list(forward(*values)))
+    return _bind_pass(spread(core.jaxpr_as_fun(jaxpr)), arguments, passes=passes, forward=plain)
 
 
 def _differentiate_pass(
@@ -367,7 +299,7 @@ def _differentiate_pass(
             accepted="jax.jit around jax.jvp and jax.grad, or fp32",
         )
     results = _pass.bind(*arguments, jaxpr=jaxpr, passes=passes, forward=forward)
-    indices = [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+    indices = _find_moving(tangents)
     given = *arguments, *pick(tangents, indices)
     moved = _bind_pass(_forward_mode(core.jaxpr_as_fun(jaxpr), indices), given, passes=passes)
     if forward is not None:
@@ -378,7 +310,7 @@ def _differentiate_pass(
 
 
 def _refuse_transpose(incoming: Sequence[Any], *arguments: Any, **_: Any) -> list[Any]:
-    if all(isinstance(gradient, ad.Zero) for gradient in incoming):
+    if not _find_moving(incoming):
         return [None] * len(arguments)
     raise InputError(
         "second derivatives of a loop under a plan are not supported in reverse mode",
@@ -386,5 +318,6 @@ def _refuse_transpose(incoming: Sequence[Any], *arguments: Any, **_: Any) -> lis
     )
 
 
+_define_batch(_pass, _batch_pass)
 ad.primitive_jvps[_pass] = _differentiate_pass
 ad.primitive_transposes[_pass] = _refuse_transpose

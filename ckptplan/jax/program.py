@@ -6,7 +6,7 @@ rows from the first Backward on run in the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ckptplan.jax.leaves import (
     byte_size,
     choose,
     differentiable,
+    fill_zeros,
     is_small,
     make_room,
     make_zeros,
@@ -38,12 +39,10 @@ from ckptplan.jax.leaves import (
     to_words,
     widen,
 )
-from ckptplan.jax.primitives import Batch
+from ckptplan.jax.loops import Batch, Loop, Passes
 from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
 from ckptplan.jax.step import Step
-from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.table import COLUMNS, Layout, RowTable
-from ckptplan.jax.tapes import Wanted
+from ckptplan.jax.table import COLUMNS, REMOTE, Layout, RowTable
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 
@@ -65,84 +64,147 @@ _Body = Callable[[Any, int, Any], Any]
 
 
 class _Leaves:
-    """The leaves of states, or of tapes, in their buffers. A number selects a row of places, one per leaf."""
+    """The leaves of states, from the front of their buffers, or of tapes, from the back."""
 
-    def __init__(self, layout: Layout, buffers: Sequence[int], places: npt.NDArray[np.int32]) -> None:
-        self._buffers = buffers
-        self._leaves = [layout.buffers[buffer] for buffer in buffers]
-        #: None if the place of each leaf equals the number of the row.
-        self._places = jnp.asarray(places) if (np.arange(len(places)) != places.T).any() else None
+    def __init__(self, layout: Layout, buffers: tuple[int, ...], *, from_back: bool) -> None:
+        self._layout, self._buffers, self._from_back = layout, buffers, from_back
+
+    def _list_places(self, number: Any) -> Iterator[tuple[int, Any]]:
+        """Yield the buffer and the place of each leaf of a state or a tape."""
+        for index, buffer in enumerate(self._buffers):
+            place = number * self._buffers.count(buffer) + self._buffers[:index].count(buffer)
+            yield buffer, self._layout.rooms[buffer] - 1 - place if self._from_back else place
 
     def read(self, buffers: Arrays, number: Any) -> Arrays:
-        """Return the leaves at the places of a row."""
-        pairs = zip(self._buffers, self._places_of(number), strict=True)
-        return release([at(buffers[buffer], place) for buffer, place in pairs], self._leaves)
+        """Return the leaves of a state or a tape."""
+        held = [at(buffers[buffer], place) for buffer, place in self._list_places(number)]
+        return release(held, [self._layout.buffers[buffer] for buffer in self._buffers])
 
     def write(self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any) -> Arrays:
-        """Return the buffers with leaves written at the places of a row."""
+        """Return the buffers with the leaves of a state or a tape."""
         changed = list(buffers)
-        for buffer, place, leaf in zip(self._buffers, self._places_of(number), leaves, strict=True):
+        for leaf, (buffer, place) in zip(leaves, self._list_places(number), strict=True):
             changed[buffer] = put_at(changed[buffer], leaf, place)
         return tuple(changed)
 
-    def _places_of(self, number: Any) -> Any:
-        return [number] * len(self._buffers) if self._places is None else at(self._places, number)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LoopProgram:
-    """A traced step with its schedule as a table of rows."""
+class ScanPasses(Passes):
+    """The passes of a scan: a traced step with its schedule as a table of rows."""
 
-    sums: GradientSums
     table: RowTable
-    #: Whether the sequence runs from its end.
-    reverse: bool
-    #: Whether buffers hold small floating-point numbers as integers.
-    as_words: bool
     #: Whether inner loops have constant trip counts. Without them, a GPU waits for the host before each round.
     counted: bool
-
-    @property
-    def step(self) -> Step:
-        """The step."""
-        return self.sums.recording.traced.step
-
-    @property
-    def wanted(self) -> Wanted:
-        """The gradients that are wanted."""
-        return self.sums.recording.traced.wanted
 
     @property
     def host_bytes(self) -> int:
         """The bytes of states in arrays in host memory."""
         return self.table.remote_slots * byte_size(self.step.state)
 
-    def split(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
+    @property
+    def refuses_batch(self) -> str:
+        return "keeps states in remote memory, which jax.vmap cannot batch" if self.host_bytes else ""
+
+    def split_buffers(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
         """Split buffers into those of checkpoints and tapes, and the arrays in host memory."""
         local, remote = split(buffers, len(self.table.layout.buffers))
         return local, remote
 
     def index_of(self, t: Any) -> Any:
         """Return the index of the input and the output of step t."""
-        return self.table.steps - 1 - t if self.reverse else t
+        return self.table.steps - 1 - t if self.loop.params["reverse"] else t
+
+    def sweep(self, *arguments: Any) -> Sequence[Any]:
+        """Run the rows before the first Backward, and return the final state, the outputs and the buffers."""
+        step, table = self.step, self.table
+        # Keep XLA from folding constants of the program into larger ones: they are counted like arguments.
+        constants, state, xs = self.split(list(map(lax.optimization_barrier, arguments)))
+        rows = _Rows(self, table.forward, constants, xs)
+
+        def note(t: Any, stacked: Arrays, outputs: Arrays) -> Arrays:
+            return put(stacked, outputs, self.index_of(t))
+
+        def body(number: Any, carry: Any) -> Any:
+            state, buffers, outputs = carry
+            return rows.play(rows.at(number), state, buffers, outputs, note)
+
+        sizes = zip(table.layout.rooms, table.layout.buffers, strict=True)
+        local = (buffer for room, leaf in sizes for buffer in make_room((leaf,), room, as_words=self.as_words))
+        remote = open_states(step.state, table.remote_slots) if table.remote_slots else ()
+        carry = state, (*local, *remote), make_room(step.outputs, table.steps, as_words=self.as_words)
+        state, buffers, outputs = lax.fori_loop(0, len(rows), body, carry)
+        return [*state, *release(outputs, step.outputs), *buffers]
+
+    def reverse(
+        self, kept: Arrays, arguments: Arrays, final: Arrays, stacked: Arrays
+    ) -> tuple[Arrays, Arrays, Arrays]:
+        """Run the rows from the first Backward on."""
+        step, table, sums = self.step, self.table, self.sums
+        constants, _, xs = self.split(arguments)
+        rows = _Rows(self, table.backward, constants, xs)
+        wanted_inputs = pick(step.inputs, self.traced.wanted_inputs)
+        zeros = fill_zeros([None] * len(stacked), step.outputs)
+        has_gradients = any(gradient is not None for gradient in stacked)
+        of_outputs = fill_zeros(stacked, step.outputs, table.steps) if has_gradients else ()
+
+        def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
+            gradient, totals, of_inputs = carry
+            index = self.index_of(t)
+            incoming = gradient, take_given(of_outputs, index) or zeros
+            given = constants, rows.read_tape(buffers, t), rows.take_input(t), incoming
+            totals, gradient, of_input = sums.reverse(totals, given, slot)
+            return gradient, totals, put(of_inputs, of_input, index)
+
+        def reverse(buffers: Arrays, stop: Any, count: int, carry: Any) -> Any:
+            """Reverse ``count`` steps before ``stop``."""
+            if self.counted:
+                run = partial(reverse_one, buffers)
+                carry = lax.fori_loop(0, count, lambda slot, carry: run(stop - 1 - slot, slot, carry), carry)
+                join = partial(sums.join, count=count)
+            else:
+                slot = lax.rem(stop - 1, jnp.int32(sums.steps_per_matmul))
+                carry = reverse_one(buffers, stop - 1, slot, carry)
+                join = partial(sums.join_at, slot=slot)
+            gradient, totals, of_inputs = carry
+            return gradient, join(totals), of_inputs
+
+        def body(number: Any, carry: Any) -> Any:
+            state, buffers, derivatives = carry
+            row = rows.at(number)
+            state, buffers, _ = rows.play(row, state, buffers)
+            back, group = partial(reverse, buffers), sums.steps_per_matmul
+            return state, buffers, rows.each(row, "reverse", back, derivatives, down=True, group=group)
+
+        room = make_room([leaf.to_ct_aval() for leaf in wanted_inputs], table.steps, as_words=self.as_words)
+        carry = make_zeros(step.state), kept, (final, sums.start(as_words=self.as_words), room)
+        *_, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
+        return sums.finish(totals), gradient, release(of_inputs, wanted_inputs)
 
 
-def make_program(
-    plan: Plan | Schedule, footprint: StepFootprint, *, reverse: bool = False, as_words: bool = True
-) -> LoopProgram:
-    """Return the program of a step under a plan or a schedule.
+def make_passes(
+    loop: Loop,
+    plan: Plan | Schedule,
+    footprint: StepFootprint,
+    *,
+    as_words: bool = True,
+    size: int | None = None,
+) -> ScanPasses:
+    """Return the passes of a scan under a plan or a schedule.
 
     Arguments:
+        loop: the scan.
         plan: a plan or a schedule.
         footprint: the footprint of the step (``choose_footprint``).
-        reverse: whether the sequence runs from its end.
         as_words: whether buffers hold small floating-point numbers as integers, which have no derivative.
+        size: the number of examples that the plan is for; None if it suits any number.
     """
     table = footprint.tabulate(plan)
     if table.remote_slots:
         rehearse_host(jax.default_backend())
     counted = jax.default_backend() == "gpu"
-    return LoopProgram(sums=footprint.sums, table=table, reverse=reverse, as_words=as_words, counted=counted)
+    return ScanPasses(
+        loop=loop, sums=footprint.sums, as_words=as_words, size=size, table=table, counted=counted
+    )
 
 
 def choose_block(lengths: npt.NDArray[np.int32], *, group: int = 1) -> int:
@@ -181,16 +243,14 @@ def _as_words(arrays: Arrays) -> Arrays:
 class _Rows:
     """Executes the rows of a table in a program: moves states, and runs and records steps."""
 
-    def __init__(
-        self, program: LoopProgram, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays
-    ) -> None:
+    def __init__(self, passes: ScanPasses, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays) -> None:
         self._numbers = dict(zip(COLUMNS, rows.T, strict=True))
         # One array per column: reads of arrays of the same shape are the same code, which is compiled once.
         self._columns = {name: jnp.asarray(column) for name, column in self._numbers.items()}
-        self._program, self._constants, self._xs = program, constants, xs
-        table = program.table
-        self._states = _Leaves(table.layout, table.layout.state, table.state_places)
-        self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
+        self._passes, self._constants, self._xs = passes, constants, xs
+        table = passes.table
+        self._states = _Leaves(table.layout, table.layout.state, from_back=False)
+        self._tapes = _Leaves(table.layout, table.layout.tape, from_back=True)
         self._tape_of = jnp.asarray(table.tape_of)
 
     def __len__(self) -> int:
@@ -203,7 +263,7 @@ class _Rows:
 
     def take_input(self, t: Any) -> Arrays:
         """Return the input of step t."""
-        return take_given(self._xs, self._program.index_of(t))
+        return take_given(self._xs, self._passes.index_of(t))
 
     def read_tape(self, buffers: Arrays, t: Any) -> Arrays:
         """Return the tape of step t."""
@@ -221,7 +281,7 @@ class _Rows:
 
         ``note(t, noted, outputs)`` returns ``noted`` with the outputs of step t added.
         """
-        recording = self._program.sums.recording
+        recording = self._passes.sums.recording
 
         def advance(t: Any, _: int, carry: Any) -> Any:
             state, noted = carry
@@ -234,9 +294,11 @@ class _Rows:
             buffers = self._tapes.write(buffers, tape, at(self._tape_of, t))
             return state, note(t, noted, outputs), buffers
 
-        state, buffers = self._load(row, state, buffers)
+        moved = self._read(row, "move_from", buffers, state)
+        buffers = self._write(row, "move_to", buffers, moved)
+        state = self._read(row, "load", buffers, state)
         state, noted = self.each(row, "advance", advance, (state, noted))
-        buffers = self._save(row, state, buffers)
+        buffers = self._write(row, "save", buffers, state)
         state, noted, buffers = self.each(row, "record", record, (state, noted, buffers))
         return state, buffers, noted
 
@@ -260,7 +322,7 @@ class _Rows:
             return t + sign * count, body(t, count, carry)
 
         position = start, carry
-        block = choose_block(lengths, group=group) if self._program.counted else 1
+        block = choose_block(lengths, group=group) if self._passes.counted else 1
         if block > 1 and lengths.max() >= block:
             last_whole = end - lax.rem(end - start, jnp.int32(block))
             rounds = partial(lax.fori_loop, 0, block // group, lambda _, position: run(group, position))
@@ -269,127 +331,38 @@ class _Rows:
             position = lax.while_loop(lambda position: position[0] != end, partial(run, 1), position)
         return position[1]
 
-    def _uses(self, column: str) -> bool:
-        """Return whether any row has a slot in a column."""
-        return bool((self._numbers[column] >= 0).any())
+    def _read(self, row: dict[str, Any], column: str, buffers: Arrays, state: Arrays) -> Arrays:
+        """Return the state in the slot of a column, or ``state`` if the row has none."""
+        slot, slots, like = row[column], self._numbers[column], self._passes.step.state
+        local, remote = self._passes.split_buffers(buffers)
+        if (slots >= 0).any():
+            state = choose(slot >= 0, self._states.read(local, jnp.maximum(slot, 0)), state)
+        if (slots <= REMOTE).any():
+            state = run_if(slot <= REMOTE, lambda _: read_state(remote, REMOTE - slot, like), state)
+        return state
 
-    def _load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
-        """Execute the pull and the load of a row, and return the working state and the buffers."""
-        states, like = self._states, self._program.step.state
-        local, remote = self._program.split(buffers)
-
-        def pull(local: Arrays) -> Arrays:
-            return states.write(local, read_state(remote, row["pull_from"], like), row["pull_to"])
-
-        if self._uses("pull_from"):
-            buffers = *run_if(row["pull_from"] >= 0, pull, local), *remote
-        if self._uses("load"):
-            kept = states.read(buffers, jnp.maximum(row["load"], 0))
-            state = choose(row["load"] >= 0, kept, state)
-        if self._uses("remote_load"):
-            number = row["remote_load"]
-            state = run_if(number >= 0, lambda _: read_state(remote, number, like), state)
-        return state, buffers
-
-    def _save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
-        """Execute the saves and the push of a row, and return the buffers."""
-        local, remote = self._program.split(buffers)
-
-        def write(remote: Arrays, number: Any, read: Callable[[], Arrays]) -> Any:
-            return run_if(number >= 0, lambda held: write_state(held, read(), number), remote)
-
-        if self._uses("save"):
-            slot = row["save"]
+    def _write(self, row: dict[str, Any], column: str, buffers: Arrays, state: Arrays) -> Arrays:
+        """Return the buffers with a state written to the slot of a column, if the row has one."""
+        slot, slots = row[column], self._numbers[column]
+        local, remote = self._passes.split_buffers(buffers)
+        if (slots >= 0).any():
             local = run_if(slot >= 0, lambda held: self._states.write(held, state, slot), local)
-        if self._uses("remote_save"):
-            remote = write(remote, row["remote_save"], lambda: state)
-        if self._uses("push_from"):
-            remote = write(remote, row["push_to"], lambda: self._states.read(local, row["push_from"]))
+        if (slots <= REMOTE).any():
+            remote = run_if(slot <= REMOTE, lambda held: write_state(held, state, REMOTE - slot), remote)
         return *local, *remote
 
 
-def sweep(program: LoopProgram, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-    """Run the rows before the first Backward, and return the final state, the outputs and the buffers."""
-    step, table, as_words = program.step, program.table, program.as_words
-    rows = _Rows(program, table.forward, constants, xs)
-
-    def note(t: Any, stacked: Arrays, outputs: Arrays) -> Arrays:
-        return put(stacked, outputs, program.index_of(t))
-
-    def body(number: Any, carry: Any) -> Any:
-        state, buffers, outputs = carry
-        return rows.play(rows.at(number), state, buffers, outputs, note)
-
-    sizes = zip(table.rooms, table.layout.buffers, strict=True)
-    local = (buffer for room, leaf in sizes for buffer in make_room((leaf,), room, as_words=as_words))
-    remote = open_states(step.state, table.remote_slots) if table.remote_slots else ()
-    carry = state, (*local, *remote), make_room(step.outputs, table.steps, as_words=as_words)
-    state, buffers, outputs = lax.fori_loop(0, len(rows), body, carry)
-    return state, release(outputs, step.outputs), buffers
-
-
-def go_back(
-    program: LoopProgram,
-    constants: Arrays,
-    xs: Arrays,
-    buffers: Arrays,
-    gradients: tuple[Arrays, Arrays | None],
-) -> tuple[Arrays, Arrays, Arrays]:
-    """Run the rows from the first Backward on; return gradients of constants, the initial state and inputs.
-
-    ``gradients`` are the gradients of the final state and of the outputs, None if no output has a gradient.
-    """
-    step, table, wanted = program.step, program.table, program.wanted
-    final, stacked = gradients
-    rows = _Rows(program, table.backward, constants, xs)
-    wanted_inputs = pick(step.inputs, wanted.inputs)
-    zeros = make_zeros([leaf.to_ct_aval() for leaf in pick(step.outputs, differentiable(step.outputs))])
-
-    def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
-        gradient, totals, of_inputs = carry
-        index = program.index_of(t)
-        incoming = gradient, zeros if stacked is None else take_given(stacked, index)
-        given = constants, rows.read_tape(buffers, t), rows.take_input(t), incoming
-        totals, gradient, of_input = program.sums.reverse(totals, given, slot)
-        return gradient, totals, put(of_inputs, of_input, index)
-
-    def reverse(buffers: Arrays, stop: Any, count: int, carry: Any) -> Any:
-        """Reverse ``count`` steps before ``stop``."""
-        if program.counted:
-            run = partial(reverse_one, buffers)
-            carry = lax.fori_loop(0, count, lambda slot, some: run(stop - 1 - slot, slot, some), carry)
-            join = partial(program.sums.join, count=count)
-        else:
-            slot = lax.rem(stop - 1, jnp.int32(program.sums.steps_per_matmul))
-            carry = reverse_one(buffers, stop - 1, slot, carry)
-            join = partial(program.sums.join_at, slot=slot)
-        gradient, totals, of_inputs = carry
-        return gradient, join(totals), of_inputs
-
-    def body(number: Any, carry: Any) -> Any:
-        state, buffers, derivatives = carry
-        row = rows.at(number)
-        state, buffers, _ = rows.play(row, state, buffers)
-        back, group = partial(reverse, buffers), program.sums.steps_per_matmul
-        return state, buffers, rows.each(row, "reverse", back, derivatives, down=True, group=group)
-
-    room = make_room([leaf.to_ct_aval() for leaf in wanted_inputs], table.steps, as_words=program.as_words)
-    carry = make_zeros(step.state), buffers, (final, program.sums.start(as_words=program.as_words), room)
-    *_, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
-    return program.sums.finish(totals), gradient, release(of_inputs, wanted_inputs)
-
-
-def count_bytes(program: LoopProgram, *, batch: Batch) -> int:
-    """Compile a program and return its bytes: temporary arrays and results.
+def count_bytes(passes: ScanPasses, *, batch: Batch) -> int:
+    """Compile the passes as one program and return its bytes: temporary arrays and results.
 
     The caller's loss is not known. The mean square of the outputs stands in for it.
     """
-    step, steps = program.step, program.table.steps
+    step, steps = passes.step, passes.table.steps
     given = (
         *map(argument_of, (*step.constants, *step.state)),
         *(argument_of(leaf, steps) for leaf in step.inputs),
     )
-    lowered = jax.jit(batch.spread(partial(_run_both_passes, program))).lower(*batch.enlarge(given))
+    lowered = jax.jit(batch.spread(partial(_run_both, passes))).lower(*batch.enlarge(given))
     # The caller's initial state may be a constant, which is copied. Here it is an argument, so add its bytes.
     bytes_beside = batch.size * byte_size(step.state) + _SMALL_BYTES
     options: dict[str, str | bool] = {}
@@ -397,21 +370,20 @@ def count_bytes(program: LoopProgram, *, batch: Batch) -> int:
         has_small = any(kind in lowered.as_text() for kind in _SMALL_TYPES)
         options = _QUICKLY if has_small else _MORE_QUICKLY
         # On a CPU, arrays in host memory are among the temporary arrays.
-        bytes_beside -= program.host_bytes
+        bytes_beside -= passes.host_bytes
     memory: Any = lowered.compile(compiler_options=options).memory_analysis()
     return int(memory.temp_size_in_bytes + memory.output_size_in_bytes + bytes_beside)
 
 
-def _run_both_passes(program: LoopProgram, *given: Any) -> Any:
+def _run_both(passes: ScanPasses, *given: Any) -> Any:
     """Return a loss, the mean square of all results in at least fp32, and the gradients."""
-    step = program.step
-    constants, state, xs = step.split_given(given)
-    final_state, outputs, kept = sweep(program, constants, state, xs)
-    results = tuple(pick(leaves, differentiable(leaves)) for leaves in (final_state, outputs))
+    step = passes.step
+    final, outputs, kept = split(passes.sweep(*given), len(step.state), len(step.outputs))
+    results = (*pick(final, differentiable(final)), *pick(outputs, differentiable(outputs)))
 
-    def loss(*results: Arrays) -> Any:
-        leaves = (jnp.abs(leaf) for result in results for leaf in result if leaf.size)
+    def loss(results: Arrays) -> Any:
+        leaves = (jnp.abs(leaf) for leaf in results if leaf.size)
         return sum(jnp.mean(jnp.square(widen(leaf))) for leaf in leaves)
 
-    value, (final, stacked) = jax.value_and_grad(loss, (0, 1))(*results)
-    return value, go_back(program, constants, xs, kept, (final, stacked or None))
+    value, incoming = jax.value_and_grad(loss)(results)
+    return value, passes.go_back(kept, given, incoming)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import jax
-import jax.export
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import evaluate, inline_calls, walk
+from ckptplan.jax.jaxprs import evaluate, inline_calls, variables, walk
 from ckptplan.jax.leaves import Arrays, describe, split
 
-#: Operations that a loop under a plan does not support: the call in words, and what is accepted.
+#: Operations that a loop under a plan does not support, since a step may run more than once: the problem, and
+#: what is accepted.
 _UNSUPPORTED = {
-    "check": ("calls checkify.check", "a check of outputs after the call, or jax.lax.scan"),
-    "new_ref": ("makes a jax.Ref", "arrays that are replaced, as by x.at[0].set(y)"),
+    "check": (
+        "calls checkify.check, which is not supported under a plan",
+        "a check of outputs after the call, or jax.lax.scan",
+    ),
+    "io_callback": (
+        "uses what io_callback returns, and a step may run more than once",
+        "values that are part of the state or the inputs, or jax.pure_callback of a function that always "
+        "returns the same for the same arguments",
+    ),
+    "new_ref": (
+        "makes a jax.Ref, which is not supported under a plan",
+        "arrays that are replaced, as by x.at[0].set(y)",
+    ),
 }
 
 
@@ -46,26 +56,10 @@ class Step:
         constants, state, inputs = split(leaves, *self._counts)
         return constants, state, inputs
 
-    @cached_property
-    def has_reverse_rules(self) -> bool:
-        """True if the step calls functions with a ``jax.custom_vjp``, which have no forward mode."""
-        operations = (equation for jaxpr in walk(self.jaxpr) for equation in jaxpr.eqns)
-        return any(equation.primitive.name == "custom_vjp_call" for equation in operations)
-
     @property
     def fixed(self) -> Sequence[Any]:
         """The variables of the jaxpr that are the same in each step."""
         return self.jaxpr.invars[: len(self._held) + len(self.constants)]
-
-    def check_shapes(self) -> None:
-        """Raise InputError if a size is not known, as in ``jax.export.symbolic_shape``."""
-        for leaf in (*self.constants, *self.state, *self.inputs, *self.outputs):
-            if any(map(jax.export.is_symbolic_dim, leaf.shape)):
-                raise InputError(
-                    f"has an array of a symbolic shape {list(leaf.shape)}, and a plan needs to know sizes",
-                    field="f",
-                    accepted="arrays of known shapes where a gradient is wanted",
-                )
 
 
 def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
@@ -74,20 +68,12 @@ def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
     A step may not use mutable arrays, results of callbacks with effects, or ``checkify.check``.
     """
     for jaxpr in walk(closed.jaxpr):
-        used = {id(atom) for atom in jaxpr.outvars}
-        used |= {id(atom) for equation in jaxpr.eqns for atom in equation.invars}
+        used = set(variables((*jaxpr.outvars, *(atom for equation in jaxpr.eqns for atom in equation.invars))))
         for equation in jaxpr.eqns:
             name = equation.primitive.name
-            if name == "io_callback" and any(id(variable) in used for variable in equation.outvars):
-                raise InputError(
-                    "uses what io_callback returns, and a step may run more than once",
-                    field=field,
-                    accepted="values that are part of the state or the inputs, or jax.pure_callback of a "
-                    "function that always returns the same for the same arguments",
-                )
-            if name in _UNSUPPORTED:
-                call, accepted = _UNSUPPORTED[name]
-                raise InputError(f"{call}, which is not supported under a plan", field=field, accepted=accepted)
+            if name in _UNSUPPORTED and (name != "io_callback" or not used.isdisjoint(equation.outvars)):
+                problem, accepted = _UNSUPPORTED[name]
+                raise InputError(problem, field=field, accepted=accepted)
     if any(isinstance(constant, jax.Ref) for constant in closed.consts):
         raise InputError(
             "reads or writes a jax.Ref from outside, and a step may run more than once",

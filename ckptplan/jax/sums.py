@@ -69,7 +69,7 @@ class GradientSums:
         self.recording = recording
         jaxpr, traced = _absorb_transposes(recording.reverse), recording.traced
         self._held = traced.values
-        count, fixed = len(traced.wanted.constants), len(traced.fixed)
+        count, fixed = len(traced.wanted_constants), len(traced.fixed)
         made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
         inner = [_skip_linear(variable, made) for variable in jaxpr.outvars[:count]]
         #: The operations after each sum; None if the sum is the gradient. A gradient of zero is a literal.

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
 from jax.extend import core
+from jax.interpreters import partial_eval
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
@@ -38,47 +38,6 @@ _CALLS = frozenset(("checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_
 _ALL, _NEVER = 2**29, 2**30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The indices of the constants and inputs whose gradients are wanted. A state always has a gradient."""
-
-    constants: tuple[int, ...]
-    inputs: tuple[int, ...]
-
-    @classmethod
-    def among(cls, step: Step, arguments: Iterable[int]) -> Wanted:
-        """Convert indices of flat arguments (constants, state, inputs) whose gradients are wanted."""
-        constants, state = len(step.constants), len(step.state)
-        chosen = tuple(arguments)
-        return cls(
-            constants=tuple(index for index in chosen if index < constants),
-            inputs=tuple(index - constants - state for index in chosen if index >= constants + state),
-        )
-
-
-def find_wanted(step: Step, *, inputs: tuple[int, ...] = ()) -> Wanted:
-    """Return the gradients of all constants that JAX can differentiate, and of the given ``inputs``.
-
-    JAX refuses the gradient of an array that a function with a ``jax.custom_vjp`` closes over.
-    """
-    indices = differentiable(step.constants)
-    if step.has_reverse_rules and not _is_allowed(step, indices):
-        indices = tuple(index for index in indices if _is_allowed(step, (index,)))
-    return Wanted(constants=indices, inputs=inputs)
-
-
-def _is_allowed(step: Step, indices: tuple[int, ...]) -> bool:
-    """Return whether JAX differentiates a step with respect to these constants."""
-    try:
-        TracedGradient(step, Wanted(constants=indices, inputs=()))
-    except Exception as error:
-        # The type of this error is not public, so check its text.
-        if "with respect to a closed-over value" not in str(error):
-            raise
-        return False
-    return True
-
-
 def check_tape(tape: object) -> None:
     """Raise InputError unless this is a kind of tape."""
     if tape not in TAPES:
@@ -94,19 +53,27 @@ _boundary.def_abstract_eval(lambda *kinds: kinds)
 
 
 class TracedGradient:
-    """A step and its backward pass, traced one after the other as one jaxpr."""
+    """A step and its backward pass, traced one after the other as one jaxpr.
 
-    def __init__(self, step: Step, wanted: Wanted) -> None:
+    A state always has a gradient. Constants and inputs have one if their indices are ``wanted``. These indices
+    count the constants, the states and the inputs of the step.
+    """
+
+    def __init__(self, step: Step, wanted: tuple[int, ...]) -> None:
         self.step, self.wanted = step, wanted
+        first = len(step.constants) + len(step.state)
+        #: The indices of the wanted constants among all constants, and of the wanted inputs among all inputs.
+        self.wanted_constants = tuple(index for index in wanted if index < len(step.constants))
+        self.wanted_inputs = tuple(index - first for index in wanted if index >= first)
         moving, outputs = differentiable(step.state), differentiable(step.outputs)
 
         def run(constants: Arrays, state: Arrays, x: Arrays, incoming: Any) -> Any:
             def forward(weights: Arrays, moved: Arrays, inputs: Arrays) -> tuple[Any, Any]:
-                filled = fill(constants, wanted.constants, weights), fill(state, moving, moved)
-                after, stacked = step.run(*filled, fill(x, wanted.inputs, inputs))
+                filled = fill(constants, self.wanted_constants, weights), fill(state, moving, moved)
+                after, stacked = step.run(*filled, fill(x, self.wanted_inputs, inputs))
                 return (pick(after, moving), pick(stacked, outputs)), (*after, *stacked)
 
-            given = pick(constants, wanted.constants), pick(state, moving), pick(x, wanted.inputs)
+            given = pick(constants, self.wanted_constants), pick(state, moving), pick(x, self.wanted_inputs)
             _, backward, results = jax.vjp(forward, *given, has_aux=True)
             leaves, tree = jax.tree.flatten(incoming)
             return results, backward(jax.tree.unflatten(tree, _boundary.bind(*leaves) if leaves else leaves))
@@ -148,19 +115,61 @@ class TracedGradient:
         self.before = jaxpr.replace(
             invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]
         )
-        #: A step without effects. Functions with a ``jax.custom_vjp`` run by their forward rules.
-        self.silent = slice_jaxpr(self.before, self.results, self.given, effects=False)
+        #: The step with and without effects, computed as in its recording. Functions with a ``jax.custom_vjp``
+        #: run by their forward rules.
+        self.forward, self.silent = (
+            partial_eval.dce_jaxpr(
+                slice_jaxpr(self.before, self.results, self.given, effects=effects), True, instantiate=True
+            )[0]
+            for effects in (True, False)
+        )
         self.whole = self.before.replace(
             invars=(*self.given, *self.incoming), outvars=gradients, eqns=(*self.before.eqns, *self.after)
         )
 
+    def order(self, constants: Arrays, state: Arrays, inputs: Arrays) -> list[Any]:
+        """Return the gradients of the wanted arguments, given those of constants, states and inputs."""
+        counts = len(self.step.constants), len(self.step.constants) + len(self.step.state)
+        indices = (
+            *self.wanted_constants,
+            *(counts[0] + index for index in differentiable(self.step.state)),
+            *(counts[1] + index for index in self.wanted_inputs),
+        )
+        by_index = dict(zip(indices, (*constants, *state, *inputs), strict=True))
+        return [by_index[index] for index in self.wanted]
+
     def run(self, constants: Arrays, state: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
         """Return the next state and the outputs of a step, computed as in its recording."""
-        if not self.step.has_reverse_rules:
-            return self.step.run(constants, state, x)
-        jaxpr = slice_jaxpr(self.before, self.results, self.given, effects=True)
-        after, outputs = split(evaluate(jaxpr, (*self.values, *constants, *state, *x)), len(self.step.state))
+        results = evaluate(self.forward, (*self.values, *constants, *state, *x))
+        after, outputs = split(results, len(self.step.state))
         return after, outputs
+
+
+def trace_gradient(step: Step, *, inputs: tuple[int, ...] = ()) -> TracedGradient:
+    """Return a step and its backward pass with the gradients of all constants that JAX can differentiate.
+
+    JAX refuses the gradient of an array that a function with a ``jax.custom_vjp`` closes over.
+
+    Arguments:
+        step: the step.
+        inputs: the indices of the inputs whose gradients are wanted.
+    """
+    constants, first = differentiable(step.constants), len(step.constants) + len(step.state)
+    if not _is_allowed(step, constants):
+        constants = tuple(index for index in constants if _is_allowed(step, (index,)))
+    return TracedGradient(step, (*constants, *(first + index for index in inputs)))
+
+
+def _is_allowed(step: Step, constants: tuple[int, ...]) -> bool:
+    """Return whether JAX differentiates a step with respect to these constants."""
+    try:
+        TracedGradient(step, constants)
+    except Exception as error:
+        # The type of this error is not public, so check its text.
+        if "with respect to a closed-over value" not in str(error):
+            raise
+        return False
+    return True
 
 
 class Recording:

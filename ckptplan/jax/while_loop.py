@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, SupportsIndex
 
@@ -21,25 +21,12 @@ from jax.extend import core
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import replace_loop, vary_constants
-from ckptplan.jax.leaves import (
-    Arrays,
-    byte_size,
-    differentiable,
-    is_small,
-    make_room,
-    pick,
-    put,
-    release,
-    split,
-    take,
-    varying_axes,
-    zeros_of,
-)
-from ckptplan.jax.primitives import Batch, Loop, Passes, bind_loop
+from ckptplan.jax.leaves import Arrays, byte_size, make_room, pick, put, release, take, varying_axes
+from ckptplan.jax.loops import Batch, Loop, Passes
+from ckptplan.jax.primitives import run_planned, trace
 from ckptplan.jax.step import Step, check_repeatable, find_collectives
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
+from ckptplan.jax.tapes import Recording, TracedGradient
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
 from ckptplan.units import format_bytes, format_limit, parse_bytes, parse_limit
@@ -84,25 +71,14 @@ def while_loop(
         parse_limit(memory, field="memory")
     else:
         check_count("slots", slots)
-    with jax.disable_jit(False):
-        closed, shapes = jax.make_jaxpr(lambda state: lax.while_loop(cond, body, state), return_shape=True)(
-            state
-        )
-
-    def run(params: dict[str, Any], *arguments: Any) -> Sequence[Any]:
-        loop = While(params, slots=slots, memory=memory, max_steps=max_steps)
-        check_repeatable(params["cond_jaxpr"], field="cond")
-        check_repeatable(closed, field="body")
-        _check_lengths(loop.step.jaxpr, loop.apart, field="body")
-        _check_lengths(loop.test.jaxpr, loop.apart, field="cond")
-        of_test, constants, state = loop.split(arguments)
-        body, constants = vary_constants(params["body_jaxpr"], constants)
-        changed = {"body_jaxpr": body, "body_nconsts": len(constants)}
-        return bind_loop(replace(loop, params=params | changed), *of_test, *constants, *state)
-
-    arguments = [jnp.asarray(leaf) for leaf in jax.tree.leaves(state)]
-    results = replace_loop(closed, While.primitive, run, arguments)
-    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+    closed, tree = trace(lambda state: lax.while_loop(cond, body, state), state)
+    (loop,) = (equation for equation in closed.jaxpr.eqns if equation.primitive is While.primitive)
+    planned = While(params=loop.params, slots=slots, memory=memory, max_steps=max_steps)
+    check_repeatable(loop.params["cond_jaxpr"], field="cond")
+    check_repeatable(closed, field="body")
+    _check_lengths(planned.step.jaxpr, planned.apart, field="body")
+    _check_lengths(planned.test.jaxpr, planned.apart, field="cond")
+    return jax.tree.unflatten(tree, run_planned(closed, planned, state))
 
 
 #: Operations over a named axis that do not communicate.
@@ -139,7 +115,7 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: 
     step = traced.step
     state = byte_size(step.state)
     tape = byte_size([variable.aval for variable in traced.residuals])
-    tape += byte_size(pick(step.constants, traced.wanted.constants))
+    tape += byte_size(pick(step.constants, traced.wanted_constants))
     per_state, fixed = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
     for row_bytes in (1, 2, 4):
@@ -201,57 +177,38 @@ def _split(length: Any, free: Any) -> Any:
     return jnp.clip(jnp.where(free == 1, length - 1, left), 1, length - 1).astype(jnp.int32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class While(Loop):
     """A while loop that JAX has traced."""
 
-    params: dict[str, Any]
     #: The number of states that are held at a time; None for as many as fit ``memory``.
     slots: int | None
     memory: SupportsIndex | str | None
     max_steps: int
     primitive = core.primitives.while_p
-
-    @cached_property
-    def step(self) -> Step:
-        """The body of the loop."""
-        body, constants = self.params["body_jaxpr"], self.params["body_nconsts"]
-        return Step(body, constants=constants, states=len(body.in_avals) - constants)
+    names = ("body_jaxpr", "body_nconsts")
 
     @cached_property
     def test(self) -> Step:
         """The condition of the loop: a step without a next state."""
-        test, constants = self.params["cond_jaxpr"], self.params["cond_nconsts"]
-        return Step(test, constants=constants, states=0)
+        return Step(self.params["cond_jaxpr"], constants=self.first, states=0)
 
     @property
     def apart(self) -> tuple[str, ...]:
         """The axes whose devices may end their loops at different steps."""
         return varying_axes(self.params["cond_jaxpr"].out_avals[0])
 
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return int(self.params["cond_nconsts"]) + len(self.params["body_jaxpr"].in_avals)
-
-    def split(self, arguments: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
-        """Return constants of the condition, constants of the body, and the state."""
-        of_test, constants, state = split(arguments, self.params["cond_nconsts"], self.params["body_nconsts"])
-        return of_test, constants, state
-
-    def rebind(self, params: dict[str, Any], batched: Sequence[bool]) -> While:
-        return replace(self, params=params)
-
     def plan(self, wanted: tuple[int, ...], *, batch: Batch, as_words: bool) -> WhilePasses:
-        constants = (index - self.params["cond_nconsts"] for index in wanted)
-        traced = TracedGradient(
-            self.step, Wanted.among(self.step, (index for index in constants if index >= 0))
-        )
+        traced = TracedGradient(self.step, wanted)
         slots = self.slots or _count_slots(traced, self.memory, self.max_steps, batch=batch.size)
-        size = None if self.memory is None else batch.size
         sums = GradientSums(Recording(traced, "states"))
         _check_lengths(sums.each, self.apart, field="body", verb="has gradients that take")
         return WhilePasses(
-            loop=self, wanted=wanted, sums=sums, slots=min(slots, self.max_steps), size=size, as_words=as_words
+            loop=self,
+            sums=sums,
+            as_words=as_words,
+            size=None if self.memory is None else batch.size,
+            slots=min(slots, self.max_steps),
         )
 
 
@@ -260,32 +217,12 @@ class WhilePasses(Passes):
     """The passes of a while loop, which holds states by the rule of ``recursion.online``."""
 
     loop: While
-    wanted: tuple[int, ...]
-    sums: GradientSums
     slots: int
-    size: int | None
-    as_words: bool
-
-    def run(self, *arguments: Any) -> Sequence[Any]:
-        traced = self.sums.recording.traced
-        if not traced.step.has_reverse_rules:
-            return self.loop.run_silently(*arguments)
-        of_test, constants, state = self.loop.split(arguments)
-        body = core.ClosedJaxpr(traced.silent, ())
-        params = self.loop.params | {"body_jaxpr": body, "body_nconsts": len(traced.fixed)}
-        results: Sequence[Any] = self.loop.primitive.bind(
-            *of_test, *traced.values, *constants, *state, **params
-        )
-        return results
-
-    @property
-    def holds_words(self) -> bool:  # type: ignore[override]
-        return self.as_words and any(map(is_small, self.loop.step.state))
 
     def sweep(self, *arguments: Any) -> Sequence[Any]:
         """Run the loop, and return the final state, the held states, the step of each row, and T."""
-        slots, traced = self.slots, self.sums.recording.traced
-        of_test, constants, state = self.loop.split(arguments)
+        slots, of_test = self.slots, arguments[: self.loop.first]
+        constants, state, _ = self.split(arguments)
         rows = jnp.asarray(_tabulate(slots, self.loop.max_steps))
         held = make_room(state, slots + 1, as_words=self.as_words)
         steps = jnp.full(slots + 1, _MOST, jnp.int32)
@@ -297,21 +234,17 @@ class WhilePasses(Passes):
             present, held, steps, t = carry
             row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)].astype(jnp.int32), slots)
             held, steps = put(held, present, row), steps.at[row].set(t)
-            return traced.run(constants, present, ())[0], held, steps, t + 1
+            return self.traced.run(constants, present, ())[0], held, steps, t + 1
 
         final, held, steps, last = lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
         return [*final, *held, steps, last]
 
-    def go_back(self, kept: Arrays, arguments: Arrays, incoming: Sequence[Any]) -> Sequence[Any]:
+    def reverse(
+        self, kept: Arrays, arguments: Arrays, final: Arrays, stacked: Arrays
+    ) -> tuple[Arrays, Arrays, Arrays]:
         *held, steps, last = kept
-        slots, step, sums_of = self.slots, self.loop.step, self.sums
-        traced = sums_of.recording.traced
-        of_test, constants, _ = self.loop.split(arguments)
-        moving = differentiable(step.state)
-        incoming = tuple(
-            zeros_of(leaf.to_ct_aval()) if gradient is None else gradient
-            for gradient, leaf in zip(incoming, pick(step.state, moving), strict=True)
-        )
+        slots, step, traced = self.slots, self.step, self.traced
+        constants, _, _ = self.split(arguments)
         rows = jnp.argsort(steps[:slots]).astype(jnp.int32)
         count = jnp.sum(steps[:slots] < _MOST).astype(jnp.int32)
 
@@ -330,7 +263,7 @@ class WhilePasses(Passes):
             held, steps = put(held, present, free), steps.at[free].set(start + ahead)
 
             def step_back(_: None) -> Any:
-                added, before = sums_of.reverse(sums, (constants, present, gradients), jnp.int32(0))[:2]
+                added, before = self.sums.reverse(sums, (constants, present, gradients), jnp.int32(0))[:2]
                 return count - jnp.where(ahead == 0, 1, 0), adjoint - 1, before, added
 
             def go_on(_: None) -> Any:
@@ -338,20 +271,6 @@ class WhilePasses(Passes):
 
             return held, steps, *lax.cond(reverses, step_back, go_on, None)
 
-        first = tuple(held), steps, count, last, incoming, sums_of.start()
+        first = tuple(held), steps, count, last, final, self.sums.start()
         *_, gradients, sums = lax.while_loop(lambda carry: carry[3] > 0, run, first)
-        ahead = len(of_test), len(of_test) + len(constants)
-        by_index = dict(
-            zip(
-                (
-                    *(ahead[0] + index for index in traced.wanted.constants),
-                    *(ahead[1] + index for index in moving),
-                ),
-                (*sums_of.finish(sums), *gradients),
-                strict=True,
-            )
-        )
-        # The condition has no gradient.
-        return [
-            by_index[index] if index in by_index else jnp.zeros_like(arguments[index]) for index in self.wanted
-        ]
+        return self.sums.finish(sums), gradients, ()

@@ -79,7 +79,8 @@ def lstm(weights: Any, state: Any, x: Any) -> Any:
     return (h, c), h
 
 
-def _gates(count: int) -> Any:
+def gates(count: int) -> Any:
+    """Return the weights of a layer with this number of gates."""
     return {"x": _normal(NEURONS, count * NEURONS), "h": _normal(NEURONS, count * NEURONS, seed=2)}
 
 
@@ -326,7 +327,8 @@ def _tokens(steps: int, count: int) -> Any:
     return jnp.asarray(np.random.default_rng(0).integers(0, count, (steps, BATCH)))
 
 
-def _square(count: int = 2) -> Any:
+def square(count: int = 2) -> Any:
+    """Return the square weights of a layer."""
     return {name: _normal(NEURONS, NEURONS, seed=seed) for seed, name in enumerate("xhy"[:count])}
 
 
@@ -335,17 +337,17 @@ def _image(channels: int, steps: int) -> Any:
 
 
 _CASES: dict[str, Callable[[int], Case]] = {
-    "GRU": lambda t: _of_outputs(gru, _zeros(), _gates(3), _inputs(t)),
-    "GRU in bf16": lambda t: _of_outputs(gru, _half(_zeros()), _half(_gates(3)), _half(_inputs(t))),
-    "GRU, products in bf16": lambda t: _of_outputs(widened(gru), _zeros(), _gates(3), _inputs(t)),
-    "GRU under jit": lambda t: _of_outputs(jax.jit(gru), _zeros(), _gates(3), _inputs(t)),
-    "LSTM": lambda t: _of_outputs(lstm, (_zeros(), _zeros()), _gates(4), _inputs(t)),
-    "LSTM, products in bf16": lambda t: _of_outputs(widened(lstm), (_zeros(), _zeros()), _gates(4), _inputs(t)),
-    "layer norm": lambda t: _of_outputs(normed, _zeros(), _square(), _inputs(t)),
-    "weight norm": lambda t: _of_outputs(weight_normed, _zeros(), _square(), _inputs(t)),
-    "a deep step": lambda t: _of_outputs(deep, _zeros(), [_square() for _ in range(6)], _inputs(t)),
-    "noise": lambda t: _of_outputs(noisy, (_zeros(), jax.random.key(0)), _square(), _inputs(t)),
-    "LIF": lambda t: _of_outputs(leaky, (_zeros(), _zeros()), _square(), _inputs(t)),
+    "GRU": lambda t: _of_outputs(gru, _zeros(), gates(3), _inputs(t)),
+    "GRU in bf16": lambda t: _of_outputs(gru, _half(_zeros()), _half(gates(3)), _half(_inputs(t))),
+    "GRU, products in bf16": lambda t: _of_outputs(widened(gru), _zeros(), gates(3), _inputs(t)),
+    "GRU under jit": lambda t: _of_outputs(jax.jit(gru), _zeros(), gates(3), _inputs(t)),
+    "LSTM": lambda t: _of_outputs(lstm, (_zeros(), _zeros()), gates(4), _inputs(t)),
+    "LSTM, products in bf16": lambda t: _of_outputs(widened(lstm), (_zeros(), _zeros()), gates(4), _inputs(t)),
+    "layer norm": lambda t: _of_outputs(normed, _zeros(), square(), _inputs(t)),
+    "weight norm": lambda t: _of_outputs(weight_normed, _zeros(), square(), _inputs(t)),
+    "a deep step": lambda t: _of_outputs(deep, _zeros(), [square() for _ in range(6)], _inputs(t)),
+    "noise": lambda t: _of_outputs(noisy, (_zeros(), jax.random.key(0)), square(), _inputs(t)),
+    "LIF": lambda t: _of_outputs(leaky, (_zeros(), _zeros()), square(), _inputs(t)),
     "convolutional LIF": lambda t: _of_outputs(
         conv_spikes,
         (_zeros(4, 12, 12, 8),) * 2,
@@ -355,10 +357,10 @@ _CASES: dict[str, Callable[[int], Case]] = {
     "Hodgkin and Huxley": lambda t: _of_the_end(
         hodgkin_huxley,
         (_zeros() - 65, _zeros() + 0.05, _zeros() + 0.6, _zeros() + 0.3),
-        _square()["x"],
+        square()["x"],
         _inputs(t),
     ),
-    "Runge and Kutta": lambda t: _of_the_end(runge_kutta, _zeros(), _square(), _inputs(t)),
+    "Runge and Kutta": lambda t: _of_the_end(runge_kutta, _zeros(), square(), _inputs(t)),
     "waves": lambda t: _of_outputs(wave, (_zeros(BATCH, 16, 16),) * 2, _zeros(16, 16) + 0.3, _inputs(t, 4)),
     "Fourier": lambda t: _of_the_end(spectral, _zeros(), _normal(NEURONS // 2 + 1), _inputs(t)),
     "complex states": lambda t: _of_outputs(
@@ -375,34 +377,34 @@ _CASES: dict[str, Callable[[int], Case]] = {
         scattered, _zeros(BATCH, 24, 24), _normal(24, 24), _inputs(t, 24)
     ),
     "a sliding window": lambda t: _of_outputs(
-        window, (_zeros(BATCH, 20, NEURONS), jnp.int32(0)), _square(), _inputs(t)
+        window, (_zeros(BATCH, 20, NEURONS), jnp.int32(0)), square(), _inputs(t)
     ),
     "linear attention": lambda t: _of_outputs(
         linear_attention, _zeros(BATCH, 24, 24), _normal(24, 72), _inputs(t, 24)
     ),
-    "a memory": lambda t: _of_outputs(turing, (_normal(BATCH, 10, NEURONS), _zeros()), _square(), _inputs(t)),
+    "a memory": lambda t: _of_outputs(turing, (_normal(BATCH, 10, NEURONS), _zeros()), square(), _inputs(t)),
     "Kalman": lambda t: _of_the_end(
-        kalman, (_zeros(NEURONS), jnp.eye(NEURONS)), 0.5 * _square()["x"], _inputs(t)
+        kalman, (_zeros(NEURONS), jnp.eye(NEURONS)), 0.5 * square()["x"], _inputs(t)
     ),
     "an embedding": lambda t: _of_outputs(
-        embedded, _zeros(), {"table": _normal(4000, NEURONS), "h": _square()["h"]}, _tokens(t, 4000)
+        embedded, _zeros(), {"table": _normal(4000, NEURONS), "h": square()["h"]}, _tokens(t, 4000)
     ),
-    "a loop in the step": lambda t: _of_outputs(inner_scan, _zeros(), _square(), _inputs(t)),
-    "branches": lambda t: _of_outputs(branched, _zeros(), _square(), _inputs(t)),
-    "samples in the step": lambda t: _of_outputs(of_samples, _zeros(), _square(), _inputs(t)),
+    "a loop in the step": lambda t: _of_outputs(inner_scan, _zeros(), square(), _inputs(t)),
+    "branches": lambda t: _of_outputs(branched, _zeros(), square(), _inputs(t)),
+    "samples in the step": lambda t: _of_outputs(of_samples, _zeros(), square(), _inputs(t)),
     "a tree": lambda t: _of_outputs(
         dictionary,
         {"layers": [_zeros(), _zeros()], "count": jnp.int32(0), "slow": _zeros(BATCH), "any": jnp.array(False)},
-        _square(),
+        square(),
         _inputs(t),
     ),
-    "a large constant": lambda t: _constant(gru, _zeros(), _gates(3), _inputs(t)),
-    "a batch of vmap": lambda t: _of_batch(gru, _zeros(), _gates(3), _inputs(t)),
-    "a batch of vmap, LIF": lambda t: _of_batch(leaky, (_zeros(), _zeros()), _square(), _inputs(t)),
-    "a batch of vmap, weight norm": lambda t: _of_batch(weight_normed, _zeros(), _square(), _inputs(t)),
-    "models of vmap": lambda t: _of_models(gru, _zeros(), _gates(3), _inputs(t), 3),
+    "a large constant": lambda t: _constant(gru, _zeros(), gates(3), _inputs(t)),
+    "a batch of vmap": lambda t: _of_batch(gru, _zeros(), gates(3), _inputs(t)),
+    "a batch of vmap, LIF": lambda t: _of_batch(leaky, (_zeros(), _zeros()), square(), _inputs(t)),
+    "a batch of vmap, weight norm": lambda t: _of_batch(weight_normed, _zeros(), square(), _inputs(t)),
+    "models of vmap": lambda t: _of_models(gru, _zeros(), gates(3), _inputs(t), 3),
     "wide outputs": lambda t: _of_outputs(
-        lambda w, h, x: (gru(w, h, x)[0], jnp.concatenate([h, x, h * x], -1)), _zeros(), _gates(3), _inputs(t)
+        lambda w, h, x: (gru(w, h, x)[0], jnp.concatenate([h, x, h * x], -1)), _zeros(), gates(3), _inputs(t)
     ),
 }
 NAMES = tuple(_CASES)

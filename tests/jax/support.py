@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +15,9 @@ import numpy as np
 
 import ckptplan
 import ckptplan.jax
-from ckptplan.jax.leaves import differentiable
 from ckptplan.jax.limit import Ways
 from ckptplan.jax.planned_scan import trace_scan
-from ckptplan.jax.tapes import TracedGradient, Wanted
+from ckptplan.jax.tapes import TracedGradient, trace_gradient
 from ckptplan.planning.playback import make_schedule
 
 STEPS = 20
@@ -81,7 +81,19 @@ def difference(ours: Any, theirs: Any) -> float:
     )
 
 
-def trace_gradient(cell: Callable[..., Any], state: Any, xs: Any) -> TracedGradient:
+def bytes_of(lowered: Any) -> int:
+    """Compile a program, and return the bytes of its temporary arrays and results."""
+    found = lowered.compile().memory_analysis()
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes)
+
+
+def read_least(error: Any) -> int:
+    """Return the least limit that a refusal names."""
+    found = re.search(r"\(([\d,]+) bytes\)", str(error.value))
+    assert found
+    return int(found[1].replace(",", ""))
+
+
+def trace_step(cell: Callable[..., Any], state: Any, xs: Any) -> TracedGradient:
     """A step and its backward pass, with the gradients of all that the cell closes over."""
-    step = trace_scan(cell, state, xs, Ways())[0].step
-    return TracedGradient(step, Wanted(constants=differentiable(step.constants), inputs=()))
+    return trace_gradient(trace_scan(cell, state, xs, Ways())[0].step)

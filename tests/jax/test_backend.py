@@ -48,7 +48,7 @@ def test_pages_whose_time_is_nonsense_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(jax_backend, "count_new_pages", itertools.count(0, 10).__next__)
     monkeypatch.setattr(jax_backend, "time_new_page", lambda: 60.0)
     network = build_jax_network(SPEC, batch=BATCH, seed=0)
-    program = jax_backend.compile_gradient(network, make_schedule("base", steps=STEPS), steps=STEPS)
+    program = jax_backend.compile_gradient(network, make_schedule("base", steps=STEPS), network.inputs(STEPS))
     with pytest.raises(InputError, match=r"the first touch of new memory takes 600.* s of a run of"):
         program.measure(time.process_time)
     report = program.measure(time.perf_counter)

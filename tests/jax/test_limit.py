@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 
 import ckptplan.jax
+import ckptplan.jax.limit
 from ckptplan import InputError
-from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.limit import Job, Ways, search
 from tests.jax import programs
-from tests.jax.support import limited, trace_gradient
+from tests.jax.support import bytes_of, limited, read_least
 from tests.support import calibration
 
 STEPS = 100
@@ -47,18 +45,11 @@ def compiled(case: programs.Case, scan: Any) -> Any:
     )
 
 
-def bytes_of(program: Any) -> int:
-    found = program.compile().memory_analysis()
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes)
-
-
 def find_least(case: programs.Case) -> int:
     """Return the limit that the refusal of a smaller one names."""
     with pytest.raises(InputError, match="accepted: at least") as error:
         compiled(case, limited(1))
-    found = re.search(r"\(([\d,]+) bytes\)", str(error.value))
-    assert found
-    return int(found[1].replace(",", ""))
+    return read_least(error)
 
 
 @pytest.mark.parametrize("name", programs.NAMES)
@@ -233,29 +224,26 @@ def test_calibrated_times_are_taken_for_each_kind_of_tape_and_near_the_least_lim
     compile_within = jax.jit(jax.grad(loss), static_argnums=2).lower
     with pytest.raises(InputError, match=r"memory: .*accepted: at least") as error:
         compile_within(state, xs, 5_000)
-    found = re.search(r"\(([\d,]+) bytes\)", str(error.value))
-    assert found
-    least = int(found[1].replace(",", ""))
+    least = read_least(error)
     for limit in (least, 2 * least):
         assert bytes_of(compile_within(state, xs, limit)) <= TOLERANCE * limit
 
 
-def test_a_limit_that_is_surely_large_enough_compiles_no_program() -> None:
+def test_a_limit_that_is_surely_large_enough_compiles_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does it choose another plan than the quickest one; closer ones are looked at."""
-    footprints = measure_step(
-        trace_gradient(lambda h, x: (jnp.tanh(h * x), None), jnp.zeros(8), jnp.ones((STEPS, 8)))
-    )
     counted: list[int] = []
 
-    def count(one: Any) -> Any:
+    def count(passes: Any, **_: Any) -> int:
         counted.append(1)
-        return replace(one, compiled_bytes=int(one.plan.predicted.local_peak_bytes))
+        return int(passes.table.layout.byte_size)
 
-    for limit, programs_compiled in (("1 GB", 0), (STEPS * footprints[0].tape_bytes + 20_000, 1)):
-        counted.clear()
-        found = search(Job(measured=footprints, steps=STEPS, ways=Ways(memory=limit)), count)
-        assert found.plan.strategy == "base"
+    monkeypatch.setattr(ckptplan.jax.limit, "count_bytes", count)
+    xs, memory = jnp.ones((STEPS, 8)), 10**9
+    for programs_compiled in (0, 1):
+        plan = ckptplan.jax.plan_for(lambda h, x: (jnp.tanh(h * x), None), xs[0], xs, memory=memory)
+        assert plan.strategy == "base"
         assert len(counted) == programs_compiled
+        memory = STEPS * plan.workload.tape_bytes + 20_000
 
 
 @pytest.mark.parametrize(("share", "told"), [(1.0, True), (3.0, False)])

@@ -94,8 +94,8 @@ def count_outside(count: Any, h: Any, x: Any) -> Any:
         ({"plan": "standard"}, "plan: 'standard' is not a plan"),
         ({"memory": "1 MB", "remote_dir": "here"}, "remote_dir: is not an argument"),
         ({"memory": "1 MB", "offload": "host"}, "offload: is not an argument"),
-        ({"mem": "1 MB"}, "mem: is not an argument. Did you mean 'memory'"),
-        ({"memory": "auto"}, "memory: 'auto' is not known in JAX.*a size, as '64 MiB'"),
+        ({"mem": "1 MB"}, "mem: is not an argument of scan. Did you mean 'memory'"),
+        ({"memory": "auto"}, "memory: 'auto' is not a number"),
         ({"memory": "much"}, "memory: .*much"),
         ({"memory": 0}, "memory: 0 is not positive"),
         ({"plan": standard(), "workload": plan_of(STEPS, "standard").workload}, "workload: is given without"),
@@ -143,7 +143,7 @@ def test_a_symbolic_batch_has_a_forward_pass_only() -> None:
 
     xs = jax.ShapeDtypeStruct((STEPS, *jax.export.symbolic_shape("b")), jnp.float64)
     assert jax.export.export(jax.jit(loss))(xs).out_avals[0].shape == ()
-    with pytest.raises(InputError, match=r"f: has an array of a symbolic shape \[b\]"):
+    with pytest.raises(jax.errors.InconclusiveDimensionOperation, match="Symbolic dimension"):
         jax.export.export(jax.jit(jax.grad(loss)))(xs)
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from ckptplan.jax import bptt, plan_for, planned_scan
 from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.program import choose_block, make_program
+from ckptplan.jax.program import choose_block, make_passes
 from ckptplan.jax.sums import STEPS_PER_MATMUL
-from tests.jax.support import difference, standard, trace_gradient
+from tests.jax.support import bytes_of, difference, standard, trace_step
 
 BATCH, NEURONS = 3, 5
 
@@ -97,12 +97,12 @@ def test_sums_are_those_of_scan_where_xla_knows_the_numbers_of_steps(
     counted: list[bool] = []
 
     def watch(*given: Any, **options: Any) -> Any:
-        program = make_program(*given, **options)
-        counted.append(program.counted)
-        return program
+        passes = make_passes(*given, **options)
+        counted.append(passes.counted)
+        return passes
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(planned_scan, "make_program", watch)
+    monkeypatch.setattr(planned_scan, "make_passes", watch)
     given = arrays(steps)
     theirs = gradient(transposed, given)
     limits: list[dict[str, Any]] = [{"memory": "14 kB"}, {"memory": "1 MB"}]
@@ -132,7 +132,7 @@ def test_loops_go_round_seldom(lengths: list[int], group: int, block: int) -> No
 
 def products_of(cell: Any) -> dict[int, Any]:
     weights, state, xs = arrays(20)
-    footprints = measure_step(trace_gradient(lambda h, x: (cell(weights, h, x), None), state, xs))
+    footprints = measure_step(trace_step(lambda h, x: (cell(weights, h, x), None), state, xs))
     return {one.steps_per_matmul: one for one in footprints if one.tape == "residuals"}
 
 
@@ -158,8 +158,7 @@ def test_a_plan_is_kept_to_if_fewer_gradients_are_wanted() -> None:
         plan = plan_for(step, state, xs, lambda _, h: jnp.sum(h), memory=memory)
         for wanted in (0, (0, 1)):
             run = jax.jit(jax.grad(lambda w, c, xs: loss(w, c, xs, {"plan": plan}), wanted))  # noqa: B023
-            found: Any = run.lower(*wide, xs).compile().memory_analysis()
-            assert found.temp_size_in_bytes + found.output_size_in_bytes <= memory
+            assert bytes_of(run.lower(*wide, xs)) <= memory
 
 
 def test_groups_are_planned_where_memory_allows_them() -> None:

@@ -16,7 +16,7 @@ from ckptplan.jax import while_loop
 from ckptplan.jax.while_loop import _split
 from ckptplan.recursion.online import Snapshots, count_advances
 from ckptplan.recursion.revolve import count_recomputed
-from tests.jax.support import run_python
+from tests.jax.support import bytes_of, run_python
 
 WEIGHTS = jnp.array([[0.9, 0.2], [-0.3, 0.95]])
 #: A constant of a program: the sizes of its axes, and the bits of an element.
@@ -96,14 +96,11 @@ def test_the_compiled_program_keeps_the_limit(neurons: int, memory: int, max_ste
         return while_loop(lambda state: state[0] < 40, body, start, **ways)[1].sum()
 
     lowered = jax.jit(jax.grad(last)).lower(jnp.eye(neurons, dtype=jnp.float32))
-    found: Any = lowered.compile().memory_analysis()
     constants = sum(
         math.prod(int(size) for size in shape.split("x") if size) * int(bits) // 8
-        for shape, bits in re.findall(
-            r"stablehlo\.constant .*: tensor<((?:\d+x)*)[a-z]*(\d+)>", lowered.as_text()
-        )
+        for shape, bits in CONSTANT.findall(lowered.as_text())
     )
-    assert constants + found.temp_size_in_bytes + found.output_size_in_bytes <= memory
+    assert constants + bytes_of(lowered) <= memory
 
 
 @pytest.mark.parametrize("wide", [True, False])
