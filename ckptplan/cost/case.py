@@ -9,7 +9,7 @@ from typing import Any
 from ckptplan.cost.roofline import estimate_times
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
+from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, WORKSPACES, Workload
 from ckptplan.units import format_count
 
 #: The sizes of a workload that ``StepCosts`` takes over.
@@ -101,19 +101,17 @@ class Case:
         )
 
     def with_workload(self, **changes: Any) -> Case:
-        """Return the case with other numbers of the workload. Raises InputError."""
-        # If a time is replaced, the other times stay as estimated for this machine.
-        timed = self.timed if set(changes) & {*TIMES, *ACTION_TIMES} else self.workload
-        return Case(workload=timed.replace_numbers(**changes), profile=self.profile)
+        """Return the case with other numbers of the workload. Raises InputError.
 
-    def with_profile(self, **changes: Any) -> Case:
-        """Return the case with other numbers of the profile. Raises InputError."""
-        return Case(workload=self.workload, profile=self.profile.replace_numbers(**changes))
-
-    def with_sizes(self, **changes: Any) -> Case:
-        """Return the case with other bytes per unit of the profile, no longer derived from a network."""
-        spread = Case(workload=self.spread, profile=self.profile)
-        return spread.with_workload(network=None, **changes)
+        Other bytes are bytes per unit of the profile, and the network no longer derives any. If a time is
+        replaced, the other times stay as estimated for this machine.
+        """
+        workload = self.workload
+        if changes.keys() & {*DERIVED, *WORKSPACES}:
+            workload, changes = self.spread, {"network": None, **changes}
+        elif changes.keys() & {*TIMES, *ACTION_TIMES}:
+            workload = self.timed
+        return Case(workload=workload.replace_numbers(**changes), profile=self.profile)
 
     @cached_property
     def timed(self) -> Workload:

@@ -44,33 +44,21 @@ AnyWorkload: TypeAlias = "Workload | str | Path"
 AnyProfile: TypeAlias = "HardwareProfile | str | Path"
 
 
-class MemoryWishes(TypedDict, total=False):
-    """The keyword arguments about memory, as ``ckptplan.optimize`` documents them; None keeps the profile's."""
+class Wishes(TypedDict, total=False):
+    """The keyword arguments of use cases, as ``ckptplan.optimize`` documents them; each has its own part.
 
+    If an argument about memory is None, the memory of the profile counts.
+    """
+
+    strategies: Iterable[str] | str | None
+    objective: str
+    model: str
+    max_overhead: float | str | None
     local_bytes: int | str | None
     headroom: float | str | None
     remote_bytes: int | str | None
-
-
-class BudgetWishes(MemoryWishes, total=False):
-    """The keyword arguments of every use case."""
-
-    strategies: Iterable[str] | str | None
     cache: str | None
     effort: str
-
-
-class LimitWishes(BudgetWishes, total=False):
-    """The keyword arguments of use cases that also limit the time."""
-
-    max_overhead: float | str | None
-
-
-class Wishes(LimitWishes, total=False):
-    """The keyword arguments of use cases that choose by any objective."""
-
-    objective: str
-    model: str
 
 
 def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> Goal:
@@ -236,16 +224,15 @@ class Request:
 MEMORY_WISHES = ("local_bytes", "headroom", "remote_bytes")
 
 
-def replace_memory(profile: HardwareProfile, wishes: MemoryWishes) -> HardwareProfile:
+def replace_memory(profile: HardwareProfile, wishes: Wishes) -> HardwareProfile:
     """Return a profile whose memory gives the budgets that a caller named.
 
     A named local budget has no headroom, unless one is named, too. Raises InputError.
     """
-    named = {name: wishes.get(name) for name in MEMORY_WISHES}
-    if named["local_bytes"] is not None and named["headroom"] is None:
-        named["headroom"] = 0.0
-    changes = {name: value for name, value in named.items() if value is not None}
-    return profile.replace_numbers(**changes) if changes else profile
+    named = {name: value for name in MEMORY_WISHES if (value := wishes.get(name)) is not None}
+    if "local_bytes" in named:
+        named.setdefault("headroom", 0.0)
+    return profile.replace_numbers(**named) if named else profile
 
 
 def list_budgets(profile: HardwareProfile) -> dict[str, Any]:
@@ -280,10 +267,8 @@ def list_left_out(strategies: Iterable[str] | str | None, goal: Goal) -> dict[st
     """
     if strategies is not None:
         return {}
-    exact = goal.model == "exact"
-    by_default = (strategy for strategy in select_strategies(None) if exact or strategy.printed is not None)
-    names = (strategy.name for strategy in by_default if strategy.name not in goal.strategies)
-    return dict.fromkeys(names, WHY_LEFT_OUT)
+    by_default = make_goal(model=goal.model).strategies
+    return dict.fromkeys((name for name in by_default if name not in goal.strategies), WHY_LEFT_OUT)
 
 
 _Number = TypeVar("_Number", int, float)

@@ -11,7 +11,7 @@ from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
 from ckptplan.model.budget import add_headroom, find_memory, remaining_bytes
-from ckptplan.planning.request import Request
+from ckptplan.planning.request import Request, make_goal
 from ckptplan.search.question import BudgetLimit, Question, find_reason
 from ckptplan.storage.library import list_names
 from ckptplan.storage.toml_files import load_profile
@@ -109,7 +109,7 @@ class _Remedies:
         unlimited = None if goal.cache is None else question.replace(cache=None).best()
         if unlimited is not None:
             yield "cache", unlimited.cache, question.replace(cache=unlimited.cache)
-        names = self._list_closed_forms()
+        names = make_goal(unless_named="closed", model=goal.model).strategies
         answer = question.replace(strategies=names).best() if set(names) - set(goal.strategies) else None
         if answer is not None:
             name = answer.strategy.name
@@ -142,11 +142,6 @@ class _Remedies:
         """Return the question with another limit: for closed forms if they fit, else for all strategies."""
         closed = self.question.replace(**{limit: value})
         return closed if closed.fits() else self.whole.replace(**{limit: value})
-
-    def _list_closed_forms(self) -> tuple[str, ...]:
-        by_default = [strategy for strategy in select_strategies(None) if strategy.is_closed_form]
-        exact = self.request.goal.model == "exact"
-        return tuple(strategy.name for strategy in by_default if exact or strategy.printed is not None)
 
     def _list_local_bytes(self) -> set[int]:
         """Return the least local memory within the limits, with a moderate overhead, and with none."""
@@ -198,10 +193,7 @@ class _Remedies:
         return self._plan(size, fits, self._with_size(size, fits).replace(max_overhead=most))
 
     def _with_size(self, size: _Size, value: int) -> Question:
-        case = self.request.case
-        steps = size == "steps"
-        costs = case.count_costs(value) if steps else self.request.resize(size, value).case.costs
-        return self.question.replace(costs=costs)
+        return self.question.replace(costs=self.request.resize(size, value).case.costs)
 
     def _move_to_other_profile(self) -> Iterator[Suggestion | None]:
         """Yield the smallest built-in machine on which the job fits, unless the caller set the budget."""

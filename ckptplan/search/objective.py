@@ -21,7 +21,6 @@ marks only fall, a later one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, TypeAlias
@@ -109,10 +108,14 @@ Rival: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Preference:
-    """How to choose between answers: by ``objective``, up to ``resolution`` in time."""
+    """How to choose between answers: by ``objective``, up to ``resolution`` in time.
+
+    Searches stop at the key ``limit``, but the chosen answer need not beat it.
+    """
 
     objective: Objective
     resolution: float = 0.0
+    limit: Rival | None = None
 
     def replaces(self, later: Answer, champion: Answer | None) -> bool:
         """Return whether an answer takes the place of the champion among the simpler strategies."""
@@ -122,21 +125,15 @@ class Preference:
             return rank_of(later) < rank_of(champion)
         return later.key < self._mark(champion)
 
-    def order(self, answers: Iterable[Answer]) -> list[Answer]:
-        """Return the champion, and then the other answers by key."""
-        champion: Answer | None = None
-        by_simplicity = sorted(answers, key=lambda answer: answer.strategy.simplicity)
-        for answer in by_simplicity:
-            if self.replaces(answer, champion):
-                champion = answer
-        others = sorted((answer for answer in by_simplicity if answer is not champion), key=rank_of)
-        return others if champion is None else [champion, *others]
-
-    def find_rival(self, champion: Answer, strategy: Strategy) -> Rival:
-        """Return the key that a setting of ``strategy`` must beat to replace the champion."""
-        if not self.resolution:
-            return (*champion.key, inf if strategy.rank < champion.strategy.rank else -inf)
-        return (*self._mark(champion), -inf)
+    def find_rival(self, champion: Answer | None, strategy: Strategy) -> Rival | None:
+        """Return the key that a setting must beat to replace the champion, at most ``limit``."""
+        if champion is None:
+            return self.limit
+        if self.resolution:
+            rival = (*self._mark(champion), -inf)
+        else:
+            rival = (*champion.key, inf if strategy.rank < champion.strategy.rank else -inf)
+        return rival if self.limit is None else min(self.limit, rival)
 
     def _mark(self, champion: Answer) -> tuple[float, ...]:
         """Return the key that an answer must be below to replace the champion; as long as the key."""

@@ -30,6 +30,7 @@ from ckptplan.search.objective import (
     least_memory,
     least_remote_memory,
     least_time,
+    rank_of,
 )
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
@@ -150,11 +151,11 @@ class Question:
         the way to the first answer is slower than the next one by at most the resolution.
         """
         longest = seconds / (1 - self.resolution) ** len(self.strategies)
-        return self._find_first(self._preference(), rival=_take_at_most(longest))
+        return self._find_first(dataclasses.replace(self._preference(), limit=_take_at_most(longest)))
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
-        fastest = self._find_first(Preference(objective=least_time.alone()), rival=(seconds, -np.inf))
+        fastest = self._find_first(Preference(objective=least_time.alone(), limit=(seconds, -np.inf)))
         return None if fastest is None or fastest.key >= (seconds,) else fastest
 
     def for_closed_forms(self) -> Question:
@@ -365,13 +366,13 @@ class Question:
         # If the fastest plan is also the smallest, there is nothing to balance.
         return knee if knee.fast_bytes > knee.small_bytes else least_time
 
-    def _find_first(self, preference: Preference, *, rival: Rival | None = None) -> Answer | None:
-        """Return the first answer. Searches stop at ``rival``, but the answer need not beat it."""
-
-        def stops(champion: Answer, _: Strategy) -> bool:
-            return self._is_unbeatable(champion, preference)
-
-        answers = self._rank_by(preference, stops=stops, find_rival=partial(_choose_rival, preference, rival))
+    def _find_first(self, preference: Preference) -> Answer | None:
+        """Return the first answer. Searches stop once they cannot replace the best answer so far."""
+        answers = self._rank_by(
+            preference,
+            stops=lambda champion, _: self._is_unbeatable(champion, preference),
+            find_rival=preference.find_rival,
+        )
         return next(iter(answers), None)
 
     def _rank_by(
@@ -410,7 +411,9 @@ class Question:
             if answer is not None:
                 answers.append(answer)
                 champion = answer if preference.replaces(answer, champion) else champion
-        return preference.order(answers)
+        if champion is None:
+            return []
+        return [champion, *sorted((answer for answer in answers if answer is not champion), key=rank_of)]
 
     def _is_unbeatable(self, champion: Answer, preference: Preference) -> bool:
         """Return whether the champion is so close to the least time that no other plan can replace it.
@@ -442,21 +445,18 @@ class Question:
         if not strategy.allows(self.goal.cache):
             return None
         if isinstance(strategy, ClosedForm):
-            return self._search(strategy, objective, rival=rival)
+            problem = BoxProblem(
+                strategy=strategy,
+                costs=self.costs,
+                limits=self.limits,
+                objective=objective,
+                model=self.goal.model,
+                cache=self.goal.cache,
+            )
+            return find_setting(problem, rival=rival)
         if not isinstance(strategy, Solved):
             raise TypeError(f"{strategy.name} is neither a closed form nor solved")
         return self._solve(strategy, objective, progress=progress)
-
-    def _search(self, strategy: ClosedForm, objective: Objective, *, rival: Rival | None) -> Answer | None:
-        problem = BoxProblem(
-            strategy=strategy,
-            costs=self.costs,
-            limits=self.limits,
-            objective=objective,
-            model=self.goal.model,
-            cache=self.goal.cache,
-        )
-        return find_setting(problem, rival=rival)
 
     def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":
@@ -476,16 +476,6 @@ class Question:
         cost = answer.cost(self.costs)
         key = tuple(column[0].item() for column in objective(cost))
         return dataclasses.replace(answer, key=key) if self.limits.keeps(cost)[0] else None
-
-
-def _choose_rival(
-    preference: Preference, rival: Rival | None, champion: Answer | None, strategy: Strategy
-) -> Rival | None:
-    """Return the key that a strategy must beat: ``rival``, or the key to replace the champion, if lower."""
-    if champion is None:
-        return rival
-    best = preference.find_rival(champion, strategy)
-    return best if rival is None else min(rival, best)
 
 
 def _take_at_most(seconds: float) -> Rival:

@@ -27,15 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers, spread_out
-from ckptplan.cost.exact import price
+from ckptplan.cost.exact import Cost, price
 from ckptplan.cost.overlap import least_overlapped_seconds
-from ckptplan.model.goal import CacheName
 from ckptplan.model.prediction import COUNTS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
     Boxes,
     BoxProblem,
-    Limits,
     Mask,
     choose_sides,
     cut_all_sides,
@@ -43,8 +41,7 @@ from ckptplan.search.boxes import (
     list_corners,
     list_points,
 )
-from ckptplan.search.objective import Key, least_memory
-from ckptplan.strategies.closed_form import ClosedForm
+from ckptplan.search.objective import Key, Objective, least_memory
 from ckptplan.strategies.protocol import CACHED_STEPS, Columns
 
 #: Up to this many points of a strategy, and of a box, are evaluated instead of cut.
@@ -69,15 +66,12 @@ _LOT = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
-class Front:
-    """Points of a front, local memory ascending and time descending; arrays of shape (n,).
+class Front(Cost):
+    """The costs of the points of a front, local memory ascending and time descending; arrays of shape (n,).
 
     ``parameters`` holds a column for each parameter of the strategy.
     """
 
-    local_peak_bytes: Integers
-    seconds: npt.NDArray[np.float64]
-    remote_peak_bytes: Integers
     parameters: Columns
     #: 0 if every point is included, else the share by which omitted points may differ.
     resolution: float = 0.0
@@ -96,82 +90,90 @@ class Front:
         )
 
 
-def trace_front(
-    strategy: ClosedForm,
-    *,
-    costs: StepCosts,
-    limits: Limits,
-    resolution: float = 0.0,
-    budgets: Integers | None = None,
-    cache: CacheName | None = None,
-) -> Front:
-    """Return the front of ``strategy`` within ``limits``; it is empty if nothing fits.
+@dataclass(frozen=True, kw_only=True)
+class FrontProblem(BoxProblem):
+    """The front of a closed form within limits. Its keys are local bytes, seconds, remote bytes, parameters.
 
-    ``cache`` are the caches that plans have to keep; None leaves the choice to the search.
-    With ``budgets``, ascending local bytes of one unit, it holds the best setting within each of them alone.
+    With ``budgets``, ascending local bytes of one unit, the front holds the best setting within each of them
+    alone. With a ``resolution`` above 0, it holds fewer points: each setting of the exact front needs more than
+    (1 - resolution) of the memory and of the time of a listed point.
+    """
+
+    objective: Objective = least_memory
+    resolution: float = 0.0
+    budgets: Integers | None = None
+
+    @property
+    def numbers_budgets(self) -> bool:
+        """Whether the number of a budget is a side of the boxes, since the caches of plans depend on it."""
+        return self.budgets is not None and self._has_caches and self.strategy.varies_caches(self.cache)
+
+    @property
+    def trades_steps_for_tapes(self) -> bool:
+        """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
+        # With caches that move, memory may grow by less than a tape a step.
+        return _CHUNK in self.strategy.parameter_names and not self.numbers_budgets and not self.offloads
+
+    def bound(self, boxes: Boxes) -> tuple[Key, Mask]:
+        """Return keys and mask as ``BoxProblem.bound``. A plan belongs to the smallest budget it fits."""
+        if self.budgets is None or not self.numbers_budgets:
+            return super().bound(boxes)
+        first, last = boxes.low[_BUDGET], boxes.high[_BUDGET]
+        settings = Boxes(
+            low={name: column for name, column in boxes.low.items() if name != _BUDGET},
+            high={name: column for name, column in boxes.high.items() if name != _BUDGET},
+        )
+        plans = self.keep_caches(settings, local_bytes=self.budgets[last - 1])
+        # Of several budgets, the smallest may hold the least number of caches.
+        fewest = self.strategy.least_cached(settings.low, steps=self.costs.steps)
+        least = np.where(first < last, np.minimum(fewest, plans.low[CACHED_STEPS]), plans.low[CACHED_STEPS])
+        plans = plans.with_columns(low={CACHED_STEPS: least}, high={})
+        (local, *others), useful = self._bound_costs(plans)
+        below = np.where(first > 1, self.budgets[first - 2], -1)
+        is_point = np.logical_and.reduce([boxes.low[name] == boxes.high[name] for name in boxes.low])
+        useful = useful & (local <= self.budgets[last - 1]) & (~is_point | (local > below))
+        return (np.maximum(local, below + 1), *others, *boxes.low.values()), useful
+
+    def relax(self, keys: Key) -> Key:
+        """Return bounds raised by the resolution: a point above them need not be listed."""
+        if not self.resolution:
+            return keys
+        local, seconds, *rest = keys
+        larger = (local * (1 + self.resolution)).astype(np.int64)
+        return (larger, seconds * (1 + self.resolution), *rest)
+
+
+def trace_front(problem: FrontProblem) -> Front:
+    """Return the front of a closed form; it is empty if nothing fits.
 
     If transfers overlap compute, times that differ only by rounding count as equal. Of the evaluated settings
     with equal memory and time, the front holds the one with the least remote memory, then with the smallest
-    parameters. With a ``resolution`` above 0, the front holds fewer points: each setting of the exact front
-    needs more than (1 - resolution) of the memory and of the time of a listed point. A front that is too fine
-    is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too.
+    parameters. A front that is too fine is returned with a resolution of 0.001, or of 4, 16, 64 times as much
+    if that is too fine, too.
     """
-    return _join_fronts(
-        [
-            _trace_front(
-                strategy, costs=costs, limits=limits, resolution=resolution, budgets=budgets, cache=search
-            )
-            for search in strategy.list_searches(cache, costs=costs)
-        ]
-    )
+    searches = problem.strategy.list_searches(problem.cache, costs=problem.costs)
+    return _join_fronts([_trace_front(replace(problem, cache=search)) for search in searches])
 
 
 def _join_fronts(fronts: Sequence[Front]) -> Front:
     """Return the common front of one strategy, whose parameters are 0 where a plan lacks them."""
     if len(fronts) == 1:
         return fronts[0]
-    names = dict.fromkeys(name for front in fronts for name in front.parameters)
-    columns = [
-        (
-            front.local_peak_bytes,
-            front.seconds,
-            front.remote_peak_bytes,
-            *(front.parameters.get(name, np.zeros(len(front), dtype=np.int64)) for name in names),
-        )
-        for front in fronts
-    ]
-    keys = drop_dominated(tuple(np.concatenate(parts) for parts in zip(*columns, strict=True)))
-    return _make_front(tuple(names), keys, resolution=max(front.resolution for front in fronts))
+    joined, origins = merge_fronts(fronts)
+    parameters = pick_columns([front.parameters for front in fronts], origins)
+    return replace(joined, parameters=parameters, resolution=max(front.resolution for front in fronts))
 
 
-def _trace_front(
-    strategy: ClosedForm,
-    *,
-    costs: StepCosts,
-    limits: Limits,
-    resolution: float,
-    budgets: Integers | None,
-    cache: CacheName | None,
-) -> Front:
+def _trace_front(problem: FrontProblem) -> Front:
     """Return the front of ``trace_front`` for one of the searches of a strategy."""
-    ranges = dict(strategy.ranges(costs=costs, budget=limits.budget))
-    numbered = budgets if costs.cache_bytes and strategy.varies_caches(cache) else None
-    if numbered is not None:
-        ranges[_BUDGET] = (1, len(numbered))
+    ranges = dict(problem.strategy.ranges(costs=problem.costs, budget=problem.limits.budget))
+    if problem.budgets is not None and problem.numbers_budgets:
+        ranges[_BUDGET] = (1, len(problem.budgets))
     names, start = tuple(ranges), Boxes.whole(ranges)
-    problem = _FrontProblem(
-        strategy=strategy,
-        costs=costs,
-        objective=least_memory,
-        limits=limits,
-        cache=cache,
-        resolution=resolution,
-        budgets=numbered,
-    )
     if start is None:
         return _make_front(names, _empty_key(len(names)))
     while True:
-        seen = SeenPoints(costs=costs, budgets=budgets)
+        seen = SeenPoints(costs=problem.costs, budgets=problem.budgets)
         try:
             _search(start, problem, seen)
             break
@@ -181,11 +183,11 @@ def _trace_front(
     return _name_caches(front, problem)
 
 
-def _name_caches(front: Front, problem: _FrontProblem) -> Front:
+def _name_caches(front: Front, problem: FrontProblem) -> Front:
     """Return the front with K, or the steps whose caches move, in place of the numbers of budgets."""
     points = Boxes.points({name: column for name, column in front.parameters.items() if name != _BUDGET})
     plans = points
-    if len(front) and problem.budgets is not None:
+    if len(front) and problem.numbers_budgets:
         plans = problem.keep_caches(points, local_bytes=front.local_peak_bytes)
     elif len(front) and problem.offloads:
         plans = problem.offload_caches(points)
@@ -235,50 +237,20 @@ def merge_fronts(fronts: Iterable[Front]) -> tuple[Front, Integers]:
     return _make_front((), keys[:3]), np.stack(keys[3:])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FrontProblem(BoxProblem):
-    """A front to find; its keys are local bytes, seconds, remote bytes, then the parameters."""
+def pick_columns(sources: Sequence[Columns], origins: Integers) -> Columns:
+    """Collect the parameters of points from the columns of their sources, 0 where a source lacks a parameter.
 
-    resolution: float
-    #: The local bytes of each budget, ascending, if the number of the budget is a side of the boxes.
-    budgets: Integers | None
-
-    @property
-    def trades_steps_for_tapes(self) -> bool:
-        """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
-        # With caches that move, memory may grow by less than a tape a step.
-        return _CHUNK in self.strategy.parameter_names and self.budgets is None and not self.offloads
-
-    def bound(self, boxes: Boxes) -> tuple[Key, Mask]:
-        """Return keys and mask as ``BoxProblem.bound``. A plan belongs to the smallest budget it fits."""
-        if self.budgets is None:
-            return super().bound(boxes)
-        first, last = boxes.low[_BUDGET], boxes.high[_BUDGET]
-        settings = Boxes(
-            low={name: column for name, column in boxes.low.items() if name != _BUDGET},
-            high={name: column for name, column in boxes.high.items() if name != _BUDGET},
-        )
-        plans = self.keep_caches(settings, local_bytes=self.budgets[last - 1])
-        # Of several budgets, the smallest may hold the least number of caches.
-        fewest = self.strategy.least_cached(settings.low, steps=self.costs.steps)
-        least = np.where(first < last, np.minimum(fewest, plans.low[CACHED_STEPS]), plans.low[CACHED_STEPS])
-        plans = plans.with_columns(low={CACHED_STEPS: least}, high={})
-        (local, *others), useful = self._bound_costs(plans)
-        below = np.where(first > 1, self.budgets[first - 2], -1)
-        is_point = np.logical_and.reduce([boxes.low[name] == boxes.high[name] for name in boxes.low])
-        useful = useful & (local <= self.budgets[last - 1]) & (~is_point | (local > below))
-        return (np.maximum(local, below + 1), *others, *boxes.low.values()), useful
-
-    def relax(self, keys: Key) -> Key:
-        """Return bounds raised by the resolution: a point above them need not be listed."""
-        if not self.resolution:
-            return keys
-        local, seconds, *rest = keys
-        larger = (local * (1 + self.resolution)).astype(np.int64)
-        return (larger, seconds * (1 + self.resolution), *rest)
+    ``origins`` is as ``merge_fronts`` returns it.
+    """
+    picked = {name: np.zeros(len(origins[0]), dtype=np.int64) for columns in sources for name in columns}
+    for place, columns in enumerate(sources):
+        chosen = origins[0] == place
+        for name, column in columns.items():
+            picked[name][chosen] = column[origins[1][chosen]]
+    return picked
 
 
-def _search(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
+def _search(boxes: Boxes, problem: FrontProblem, seen: SeenPoints) -> None:
     """Cut, prune and evaluate until no box is left."""
     is_line = len(boxes.low) == 1 and problem.resolution == 0 and problem.costs.steps <= _LONG_LINE
     if is_line or boxes.volume() <= _FEW_POINTS:
@@ -313,13 +285,13 @@ def _search(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
             seen.add(_keep_legal(list_corners(boxes), problem))
 
 
-def _keep_legal(points: Boxes, problem: _FrontProblem) -> Key:
+def _keep_legal(points: Boxes, problem: FrontProblem) -> Key:
     """Return the keys of the points that keep the limits."""
     keys, useful = problem.bound(points)
     return tuple(column[useful] for column in keys)
 
 
-def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
+def _evaluate(boxes: Boxes, problem: FrontProblem, seen: SeenPoints) -> None:
     """Evaluate every point of the boxes, a lot at a time."""
     if boxes.low and not boxes.count():
         return
@@ -338,18 +310,18 @@ def _split_into_lots(boxes: Boxes) -> list[Boxes]:
     return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
 
 
-def _cut(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
+def _cut(boxes: Boxes, problem: FrontProblem, seen: SeenPoints) -> Boxes:
     """Cut each box across one side; return the parts that may contain a point of the front.
 
     Some wide boxes are close to the front, but not their parts: the side is that with the smaller total gain.
     """
     # Counting caches takes about as long for thousands of boxes as for one.
-    few = 1 if problem.budgets is None else _AT_ONCE // boxes.count()
+    few = _AT_ONCE // boxes.count() if problem.numbers_budgets else 1
     parts = cut_all_sides(boxes, parts=max(2, min(_MOST_PARTS, few)))
     return parts.take(choose_sides(boxes, parts, _bound_gains(parts, problem, seen)))
 
 
-def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> npt.NDArray[np.float64]:
+def _bound_gains(boxes: Boxes, problem: FrontProblem, seen: SeenPoints) -> npt.NDArray[np.float64]:
     """Return by how much a setting of each box may be faster than the points seen; 0 if none may be."""
     keys, useful = problem.bound(boxes)
     gains = np.where(useful, seen.gain(problem.relax(keys)), 0.0)
@@ -361,7 +333,7 @@ def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> npt.
 
 
 def _bound_gains_by_row(
-    boxes: Boxes, local: Integers, problem: _FrontProblem, seen: SeenPoints
+    boxes: Boxes, local: Integers, problem: FrontProblem, seen: SeenPoints
 ) -> npt.NDArray[np.float64]:
     """Return the largest gain of any chunk size in each box, from a bound for each chunk size.
 
@@ -493,25 +465,14 @@ class SeenPoints:
 
 def drop_dominated(keys: Key) -> Key:
     """Return the points of the front in order of memory; of equal points, the first by the key."""
-    if not len(keys[0]):
-        return keys
-    # A stable sort is fast on concatenated fronts, since each is already sorted.
-    order = np.argsort(keys[0], kind="stable")
+    order = np.lexsort((keys[1], keys[0]))
     local, seconds = keys[0][order], keys[1][order]
-    new = np.concatenate([[True], local[1:] != local[:-1]])
-    least = np.minimum.reduceat(seconds, np.flatnonzero(new))
-    front = least < np.concatenate([[np.inf], np.minimum.accumulate(least)[:-1]])
-    group = np.cumsum(new) - 1
-    best = np.flatnonzero(front[group] & (seconds == least[group]))
-    chosen = order[best]
-    if len(best) > np.count_nonzero(front):
-        chosen = _choose_first_of_each(keys, chosen, group[best])
-    return tuple(column[chosen] for column in keys)
-
-
-def _choose_first_of_each(keys: Key, places: npt.NDArray[np.intp], group: Integers) -> npt.NDArray[np.intp]:
-    """Return the first point of each group, by the columns after memory and time."""
-    order = np.lexsort((*(column[places] for column in keys[:1:-1]), group))
-    places, group = places[order], group[order]
-    first: npt.NDArray[np.intp] = places[np.concatenate([[True], group[1:] != group[:-1]])]
-    return first
+    # The first point with the same memory, and the least time of all points with less.
+    first = np.searchsorted(local, local)
+    least = np.concatenate([[np.inf], np.minimum.accumulate(seconds)])[first]
+    best = order[(seconds < least) & (seconds == seconds[first])]
+    _, places = np.unique(keys[0][best], return_index=True)
+    if len(places) < len(best):
+        # Points are equal. Sorting keeps them together.
+        best = best[np.lexsort([column[best] for column in keys[::-1]])]
+    return tuple(column[best[places]] for column in keys)

@@ -1,8 +1,8 @@
 """Finds the front of a solved strategy, and lower bounds on the time of any schedule.
 
-A strategy that can list the schedules of all budgets (``Solved.list_rungs``) is asked for that list. So its
-front and its plan within a budget, which is in the list, never disagree. Otherwise, or if listed schedules need
-more remote memory than there is, budgets are solved one after another, each as if it were asked for alone:
+A strategy lists the schedules of all budgets (``Solved.list_rungs``). So its front and its plan within a
+budget, which is in the list, never disagree. If listed schedules need more remote memory than there is, budgets
+are solved one after another, each as if it were asked for alone:
 
 - all budgets, if there are few levels of memory;
 - else a few, evenly spaced in the logarithm, and the budget of the question.
@@ -51,11 +51,8 @@ class LowerBounds:
 
     def within(self, local_bytes: Integers) -> npt.NDArray[np.float64]:
         """Return the bound of each budget: that of the next larger budget that has a bound, else 0."""
-        if not len(self.seconds):
-            return np.zeros(len(local_bytes))
         places = np.searchsorted(self.local_bytes, local_bytes, side="left")
-        beyond = places == len(self.seconds)
-        least: npt.NDArray[np.float64] = np.where(beyond, 0.0, self.seconds[np.where(beyond, 0, places)])
+        least: npt.NDArray[np.float64] = np.append(self.seconds, 0.0)[places]
         return least
 
 
@@ -111,7 +108,7 @@ class _Search:
     #: The local bytes for which schedules are wanted, ascending; None for all.
     budgets: Integers | None
 
-    def list_all(self) -> tuple[list[Answer], LowerBounds, float]:
+    def list_all(self) -> tuple[list[Answer], LowerBounds, int]:
         """Return the answers and bounds that the strategy lists, and the budget up to which some are missing.
 
         Schedules with little local memory may need more remote memory than there is.
@@ -122,11 +119,8 @@ class _Search:
             progress=lambda done, total: self._report(len(rungs) + done / max(1, total)),
         )
         budgets = None if self.budgets is None else self.budgets.tolist()
-        listed = self.strategy.list_rungs(task, is_beaten=self._is_beaten, budgets=budgets)
-        if listed is None:
-            return [], NO_BOUNDS, math.inf
         answers, most = list[Answer](), 0
-        for rung in listed:
+        for rung in self.strategy.list_rungs(task, is_beaten=self._is_beaten, budgets=budgets):
             rungs.append(rung)
             self._report(len(rungs))
             for listed_answer in filter(task.allows, rung.answers):
@@ -152,12 +146,11 @@ class _Search:
             yield answer
             budget = answer.totals(self.question.costs).local_peak_bytes - 1
 
-    def spread(self, most: float) -> Iterator[Answer]:
+    def spread(self, most: int) -> Iterator[Answer]:
         """Solve a few budgets up to ``most`` bytes, and the budget of the question, the largest first."""
         given = self.question.goal.local_bytes
-        budgets = sorted(
-            (budget for budget in self._choose_budgets() if budget <= most or budget == given), reverse=True
-        )
+        chosen = [budget for budget in self._choose_budgets() if budget <= most]
+        budgets = sorted({*chosen, *([] if given is None else [given])}, reverse=True)
         for place, budget in enumerate(budgets):
             answer = self._solve(budget)
             if answer is not None:
@@ -165,21 +158,18 @@ class _Search:
             if self.question.progress is not None:
                 self.question.progress(place + 1, len(budgets))
 
-    def _choose_budgets(self) -> set[int]:
-        question = self.question
-        resident, most = question.costs.resident_bytes, _most_useful_bytes(question)
-        given = set() if question.goal.local_bytes is None else {question.goal.local_bytes}
-        count = _FEW_BUDGETS
-        if question.costs.overlaps_compute:
+    def _choose_budgets(self) -> list[int]:
+        """Return budgets that are evenly spaced in the logarithm."""
+        costs, budgets, count = self.question.costs, self.budgets, _FEW_BUDGETS
+        if costs.overlaps_compute:
             # Schedules of long sequences take seconds to simulate.
-            count = min(_FEW_BUDGETS, max(2, MOST_PLAYED // question.costs.steps))
-        if self.budgets is not None:
-            return {int(self.budgets[place]) for place in spread_places(self.budgets - resident, count)} | given
-        low, high = question.costs.tape_bytes, most - resident
-        if high <= low or count < 2:
-            return {*given, most}
-        # Evenly spaced in the logarithm.
-        return given | {resident + round(size) for size in np.geomspace(low, high, count).tolist()}
+            count = min(_FEW_BUDGETS, max(2, MOST_PLAYED // costs.steps))
+        if budgets is None:
+            most = _most_useful_bytes(self.question) - costs.resident_bytes
+            free = np.geomspace(costs.tape_bytes, most, count).round()
+            budgets = costs.resident_bytes + free.astype(np.int64)
+        chosen: list[int] = budgets[spread_places(budgets - costs.resident_bytes, count)].tolist()
+        return chosen
 
     def _solve(self, local_bytes: int) -> Answer | None:
         # Progress counts budgets, so the search within a budget reports nothing.
@@ -213,11 +203,9 @@ def spread_places(memory: Integers, most: int) -> Integers:
 
 def _is_proved(front: Front, bounds: LowerBounds) -> bool:
     """Return whether no schedule within any budget is faster than the front there."""
-    if not len(front) or not len(bounds.seconds):
-        return False
-    places = np.searchsorted(front.local_peak_bytes, bounds.local_bytes, side="right") - 1
-    reached = np.where(places < 0, np.inf, front.seconds[np.maximum(places, 0)])
-    return bool((reached <= bounds.seconds * (1 + COUNT_ROUNDING)).all())
+    places = np.searchsorted(front.local_peak_bytes, bounds.local_bytes, side="right")
+    reached = np.concatenate([[np.inf], front.seconds])[places]
+    return bool(len(bounds)) and bool((reached <= bounds.seconds * (1 + COUNT_ROUNDING)).all())
 
 
 def _arrange(

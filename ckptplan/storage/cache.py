@@ -1,4 +1,4 @@
-"""Caches texts for later processes in the user's cache folder: the script of charts, rates of offloading."""
+"""Caches measured rates for later processes, as texts in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -15,60 +15,56 @@ from ckptplan.storage.files import write_bytes
 #: The environment variable that names the cache folder, or turns the cache off with one of ``_OFF``.
 VARIABLE = "CKPTPLAN_CACHE"
 _OFF = ("", "0", "off", "no", "false")
-#: The most bytes of a file that is read. The largest text, the script of charts, has 0.9 MB.
-_MOST_BYTES = 2**23
 _log = logging.getLogger("ckptplan.storage")
 
 
-def recall(kind: str, key: str) -> tuple[str, float] | None:
+def recall(key: str) -> tuple[str, float] | None:
     """Return a cached text, and the modification time of its file in seconds since the epoch.
 
-    Return None if there is no file, if another user may have written it, or if it is damaged. The first line of
-    the file is the digest of the other lines.
+    Return None if there is no file, if it cannot be read, or if another user may have written it.
     """
-    path = find_file(kind, key)
+    path = _find_file(key)
     try:
-        if path is None or not path.is_file() or path.stat().st_size > _MOST_BYTES or not _is_private(path):
+        if path is None or not path.is_file() or not _is_private(path):
             return None
-        (digest, _, text), modified = path.read_bytes().decode().partition("\n"), path.stat().st_mtime
+        return path.read_bytes().decode(), path.stat().st_mtime
     except (OSError, ValueError) as error:
         _log.debug("the file %s holds no text, and is replaced: %s", path, error)
         return None
-    return (text, modified) if digest == _digest(text) else None
 
 
-def keep(kind: str, key: str, text: str) -> None:
+def keep(key: str, text: str) -> None:
     """Write a text to the cache, if the cache folder can be written to."""
-    path = find_file(kind, key)
+    path = _find_file(key)
     if path is None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_bytes(path, f"{_digest(text)}\n{text}".encode())
+        write_bytes(path, text.encode())
         path.chmod(0o600)
     except (InputError, OSError) as error:
         _log.debug("%s is not kept for other processes: %s", key, error)
 
 
-def find_file(kind: str, key: str) -> Path | None:
+def _find_file(key: str) -> Path | None:
     """Return the file of a key, which need not exist; None if the cache is off."""
-    folder = find_cache(kind)
+    folder = find_cache()
     return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
-def find_cache(kind: str) -> Path | None:
-    """Return the cache folder for a kind of texts, which need not exist; None if the cache is off."""
+def find_cache() -> Path | None:
+    """Return the cache folder, which need not exist; None if the cache is off."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
-        folder = None if chosen.strip().lower() in _OFF else f"{chosen}/{kind}"
+        folder = None if chosen.strip().lower() in _OFF else chosen
     elif sys.platform == "win32":
-        folder = f"{os.environ.get('LOCALAPPDATA') or '~/AppData/Local'}/ckptplan/{kind}"
+        folder = f"{os.environ.get('LOCALAPPDATA') or '~/AppData/Local'}/ckptplan"
     elif sys.platform == "darwin":
-        folder = f"~/Library/Caches/ckptplan/{kind}"
+        folder = "~/Library/Caches/ckptplan"
     else:
-        folder = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/ckptplan/{kind}"
+        folder = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/ckptplan"
     try:
-        return None if folder is None else Path(folder).expanduser()
+        return None if folder is None else Path(folder).expanduser() / "places"
     except RuntimeError:
         # There is no home folder, or no user of that name.
         return None
@@ -83,7 +79,3 @@ def _is_private(path: Path) -> bool:
         return True
     stats, shared = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
     return all(status.st_uid in (os.getuid(), 0) and not status.st_mode & shared for status in stats)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -371,12 +371,12 @@ def _recall(key: str) -> Rates | None:
 
 def _keep(key: str, rates: Rates) -> None:
     _timed[key] = rates, time.time()
-    keep("places", key, " ".join(map(repr, rates)))
+    keep(key, " ".join(map(repr, rates)))
 
 
 def _read_rates(key: str) -> tuple[Rates, float] | None:
     """Return the rates that another process cached, and when; None if the file holds no valid times."""
-    cached = recall("places", key)
+    cached = recall(key)
     if cached is None:
         return None
     try:

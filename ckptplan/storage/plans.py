@@ -88,13 +88,7 @@ def load_plan(path: str | Path) -> Plan:
         raise explain_kind(text, wanted="plan", source=source) or error from None
     version = check_kind(document, kind="plan", source=source)
     _check_size(document, source=source)
-    if version == 1:
-        document = _convert_version_1(document)
-    if version < SCHEMA_VERSION:
-        document = _convert_version_2(document)
-    document = _convert_adopted(document)
-    if isinstance(document.get("regular"), bool):
-        document = _convert_regular(document)
+    document = _convert(document, version=version)
     try:
         loops = _take_loops(document)
         parts = {
@@ -165,48 +159,29 @@ def _check_size(document: dict[str, Any], *, source: str) -> None:
         )
 
 
-def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert a plan of version 1 to version 2.
+def _convert(document: dict[str, Any], *, version: int) -> dict[str, Any]:
+    """Convert a plan of an earlier program. Parts that are no plan of any version stay, and are refused later.
 
-    Version 1 called the segment length of ``nested`` ``remote_chunk_size``.
+    Version 1 called the segment length of ``nested`` ``remote_chunk_size``. Before version 3, the spikes of all
+    steps stayed resident, and blocks of solved schedules were called chunks. Then ``regular`` was whether the
+    plan itself is regular, which a plan with a list of decisions is not.
     """
-    document = dict(document)
-    if document.get("strategy") == "nested":
-        parameters = document.get("parameters")
-        if isinstance(parameters, dict) and tuple(parameters) == ("chunk_size", "remote_chunk_size"):
-            chunk, segment = parameters.values()
-            document["parameters"] = {"chunk_size": chunk, "segment_size": segment}
+    document, parameters = {**document, "schema_version": SCHEMA_VERSION}, document.get("parameters")
+    if isinstance(parameters, dict):
+        names = {"chunk_size": "block_size"} if document.get("splits") else {}
+        old_names = ("chunk_size", "remote_chunk_size")
+        if version == 1 and document.get("strategy") == "nested" and tuple(parameters) == old_names:
+            names = {"remote_chunk_size": "segment_size"}
+        document["parameters"] = {names.get(name, name): size for name, size in parameters.items()}
+    if version < SCHEMA_VERSION and isinstance(document.get("workload"), dict):
+        document["workload"] = keep_spikes_resident(document["workload"])
+    document = _convert_adopted(document)
+    if isinstance(document.get("regular"), bool):
+        is_regular = document["regular"] and not document.get("splits")
+        fields = ("strategy", "parameters", "cache", "predicted")
+        regular_plan = {name: document[name] for name in fields if name in document}
+        document["regular"] = regular_plan if is_regular else None
     return document
-
-
-def _convert_version_2(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert a plan of version 2 to version 3.
-
-    In version 2, the spikes of all steps stayed resident, and blocks of solved schedules were called chunks.
-    """
-    workload, parameters = document.get("workload"), document.get("parameters")
-    if isinstance(workload, dict):
-        document = {**document, "workload": keep_spikes_resident(workload)}
-    if document.get("splits") and isinstance(parameters, dict):
-        document = {**document, "parameters": _rename_blocks(parameters)}
-    return {**document, "schema_version": SCHEMA_VERSION}
-
-
-def _rename_blocks(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {"block_size" if name == "chunk_size" else name: size for name, size in parameters.items()}
-
-
-def _convert_regular(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert a boolean ``regular`` to an object: earlier programs wrote whether the plan itself is regular.
-
-    A plan with a list of decisions is not regular.
-    """
-    if document.get("splits") and isinstance(document.get("parameters"), dict):
-        document = {**document, "parameters": _rename_blocks(document["parameters"])}
-    names = ("strategy", "parameters", "cache", "predicted")
-    regular_plan = {name: document[name] for name in names if name in document}
-    has_loops = document.get("regular") is True and not document.get("splits")
-    return {**document, "regular": regular_plan if has_loops else None}
 
 
 def _convert_adopted(document: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ that ends within its beginning, as after a power cut, counts as empty. Other fil
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,26 +21,6 @@ from ckptplan.wording import Argument
 RowFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 #: Upper limit on the bytes of a row, in case a file of another kind is one long line.
 _MOST_BYTES = 2**16
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowFile:
-    """An open file of rows, which had ``done`` rows when it was opened."""
-
-    done: int
-    file: IO[bytes]
-    lines: Lines
-
-    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and flush them to the operating system."""
-        self.file.write("".join(map(self.lines.line, rows)).encode())
-        self.file.flush()
-
-    def count(self) -> int:
-        """Return the number of complete rows in the file now. Leaves the file position at the end."""
-        self.file.seek(0)
-        ends = sum(line.endswith(b"\n") for line in self.file)
-        return ends - self.lines.header().count("\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +66,8 @@ def open_output(
         return
     lines = Lines(format=form, columns=columns)
     if not is_stream(path):
-        with open_rows(path, lines=lines, identity=identity, total=total, head=head, restart=restart) as file:
-            yield RowOutput(append=file.append, done=file.done, count=file.count)
+        with open_rows(path, lines=lines, identity=identity, total=total, head=head, restart=restart) as output:
+            yield output
         return
     with replace_file(path) as stream:
         stream.write(lines.header())
@@ -113,7 +93,7 @@ def open_rows(
     total: int,
     head: Callable[[int], Mapping[str, Any]],
     restart: bool = False,
-) -> Iterator[RowFile]:
+) -> Iterator[RowOutput]:
     """Open a new file of rows, or one to continue; an incomplete last line is removed.
 
     Arguments:
@@ -141,7 +121,18 @@ def open_rows(
             # Keep the beginning if there are no rows: it marks the file until the first row overwrites it.
             file.truncate(max(end, len(beginning)))
             file.seek(end)
-            yield RowFile(done=done, file=file, lines=lines)
+
+            def append(rows: Sequence[Row]) -> None:
+                """Write rows and flush them to the operating system."""
+                file.write("".join(map(lines.line, rows)).encode())
+                file.flush()
+
+            def count() -> int:
+                """Leave the file position at the end."""
+                file.seek(0)
+                return sum(line.endswith(b"\n") for line in file) - lines.header().count("\n")
+
+            yield RowOutput(append=append, done=done, count=count)
     except OSError as error:
         if error.filename not in (None, source):
             raise  # the caller's error about another file

@@ -97,11 +97,6 @@ class Blocks:
                 yield dict(zip(self.columns, cells, strict=True))
 
 
-def csv_text(rows: Iterable[Row]) -> str:
-    """Return CSV with a header, as ``csv_pieces``."""
-    return "".join(csv_pieces(rows))
-
-
 def csv_pieces(rows: Iterable[Row]) -> Iterator[str]:
     """Yield CSV with a header. ``Rows`` and ``Blocks`` name their columns; other rows give all that any has."""
     if not isinstance(rows, (Rows, Blocks)):

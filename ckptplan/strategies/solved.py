@@ -114,16 +114,15 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.recorded_bytes)
         return costs.resident_bytes + least
 
+    @abstractmethod
     def list_rungs(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
-    ) -> Iterator[Rung] | None:
+    ) -> Iterator[Rung]:
         """Yield the schedules that ``solve`` returns for all local budgets, or for each of ``budgets``.
 
         It may yield other schedules, too, and some may need more remote memory than there is. Schedules for
-        which ``is_beaten`` is true may be left out. Returns None, unless overridden: the schedules of one
-        budget then do not help to find those of another.
+        which ``is_beaten`` is true may be left out.
         """
-        return None
 
     def has_schedule(self, task: Task) -> bool:
         """Return whether ``solve`` finds a schedule for a task that limits only the memory.

@@ -125,12 +125,12 @@ class Axis:
             values = [value * case.timed.forward_seconds for value in values]
         changes = dict(zip(fields, values, strict=True))
         try:
+            if owner == "workload":
+                return case.with_workload(**changes)
             if owner == "network":
                 change = getattr(case.workload, f"with_{fields[0]}")
                 return Case(workload=change(values[0]), profile=case.profile)
-            if owner == "profile":
-                return case.with_profile(**changes)
-            return case.with_sizes(**changes) if fields[0] in _SIZES else case.with_workload(**changes)
+            return Case(workload=case.workload, profile=case.profile.replace_numbers(**changes))
         except InputError as error:
             raise error.inside(field=self.name) from None
 

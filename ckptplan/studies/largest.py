@@ -214,24 +214,22 @@ class SizedQuestions:
 
     def ask(self, value: int) -> Question:
         """Return the question at a value. Raises InputError if its bytes cannot be counted exactly."""
-        question = self._asked.get(value)
-        if question is None:
-            question = self._asked[value] = self._limit_time(self._make_question(value))
-        return question
+        if value not in self._asked:
+            self._asked[value] = self._make_question(value)
+        return self._asked[value]
 
-    def _limit_time(self, question: Question) -> Question:
+    def _make_question(self, value: int) -> Question:
         """Return a question whose plans meet the deadline. Base meets it for every value up to ``most``."""
+        if self.quantity == "T":
+            # The sizes and times of a step do not depend on T, so they are derived once.
+            question = self._first.replace(costs=self.request.case.count_costs(value))
+        else:
+            question = self.resize(value).question()
         if self.deadline is None:
             return question
         allowed = max(0.0, overhead(self.deadline, question.base_seconds))
         given = question.goal.max_overhead
         return question.replace(max_overhead=allowed if given is None else min(allowed, given))
-
-    def _make_question(self, value: int) -> Question:
-        if self.quantity != "T":
-            return self.resize(value).question()
-        # The sizes and times of a step do not depend on T, so they are derived once.
-        return self._first.replace(costs=self.request.case.count_costs(value))
 
     @cached_property
     def _first(self) -> Question:
@@ -331,6 +329,11 @@ class ReachSearch(ABC):
     def _ask(self, value: int) -> Question:
         return self.questions.ask(value).for_strategy(self.strategy)
 
+    @property
+    def _limits_time(self) -> bool:
+        questions = self.questions
+        return questions.request.goal.max_overhead is not None or questions.deadline is not None
+
 
 class ClosedFormReachSearch(ReachSearch):
     """The search for a strategy whose cost is a closed form.
@@ -389,11 +392,6 @@ class ClosedFormReachSearch(ReachSearch):
         # If compute hides transfers, it may grow faster than they do. Then only the total time is monotone.
         return allowed + (longest - least) * question.costs.overlaps_compute
 
-    @property
-    def _limits_time(self) -> bool:
-        questions = self.questions
-        return questions.request.goal.max_overhead is not None or questions.deadline is not None
-
     def _add_seconds(self, value: int, high: int) -> float:
         """Return the least seconds added to base's time within the memory; infinite if nothing fits.
 
@@ -421,32 +419,30 @@ class SolvedReachSearch(ReachSearch):
     overhead can rise as the value falls.
     """
 
+    #: The share of the progress that is done.
+    share = _CHEAP
+
     def find(self, most: int, *, least: int = 1) -> bool:
         last = find_last(lambda value: self._ask(value).may_fit(), 1, most)
         if last < least:
             return True
-        high = find_last_of_many(self._may_fit, 1, last, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
-        if high > 0:
-            any_time = self.questions.request.goal.max_overhead is None and self.questions.deadline is None
-            self.progress.report_share(_CHEAP, next_share=_FOUND if any_time else 2 * _CHEAP)
-            if not self._fits(high):
-                self._look_below(high)
+        high = find_last_of_many(self._may_fit, last)
+        if high and not self._fits_next(high):
+            self._look_below(high)
         return last == (self.best[0] if self.best else 0)
 
     def _look_below(self, high: int) -> None:
         """Bisect for the last value within the limits, beginning with the last one for which all tapes fit."""
-        low = 0
         first = find_last(lambda value: self._unkept_seconds(self._ask(value)) == 0, 1, high - 1)
-        most, start_share = log(high), 2 * _CHEAP
-        while high - low > 1:
-            middle = first if low == 0 and low < first < high else choose_middle(low, high)
-            left = (log(high - low), log(max(middle - low, high - middle)))
-            share, next_share = (_FOUND - (_FOUND - start_share) * width / most for width in left)
-            self.progress.report_share(share, next_share=next_share)
-            if self._fits(middle):
-                low = middle
-            else:
-                high, first = middle, 0
+        low = first if first and self._fits_next(first) else 0
+        find_last(self._fits_next, low + 1, (high if low else first or high) - 1)
+
+    def _fits_next(self, value: int) -> bool:
+        """Return whether a value fits, as ``_fits``. If several are solved, each takes half of what is left."""
+        share, left = self.share, _FOUND - self.share
+        self.share += left / 2 if self._limits_time else left
+        self.progress.report_share(share, next_share=self.share)
+        return self._fits(value)
 
     def _may_fit(self, value: int) -> bool:
         """Return whether a schedule exists, and the overhead limit allows recomputing steps without tapes."""
@@ -485,22 +481,20 @@ def find_last(holds: Callable[[int], bool], low: int, high: int) -> int:
     return passing
 
 
-def find_last_of_many(holds: Callable[[int], bool], low: int, high: int, *, spread: int, beyond: int) -> int:
-    """Return a number for which a test holds while it fails for the next number, ``low - 1`` if none is found.
+def find_last_of_many(holds: Callable[[int], bool], most: int) -> int:
+    """Return a number up to ``most`` for which a test holds but not for the next one, 0 if none is found.
 
-    The test need not be monotone. So the function first tries ``spread`` numbers over the range, in descending
-    order, until one passes. Bisection finds an edge above this number, and then the ``beyond`` numbers after
-    the edge are tried one by one.
+    The test need not be monotone. So the function first tries some numbers over the range, in descending order,
+    until one passes. Bisection finds an edge above this number, and then the numbers after the edge are tried
+    one by one.
     """
-    if high < low:
-        return low - 1
-    places = sorted({low, high, *np.geomspace(low, high, spread).astype(np.int64).tolist()}, reverse=True)
-    passing = next((place for place in places if holds(place)), None)
-    if passing is None:
-        return low - 1
-    failing = min((place for place in places if place > passing), default=high + 1)
+    places = sorted({1, most, *np.geomspace(1, most, _SPREAD).astype(np.int64).tolist()}, reverse=True)
+    passing = next((place for place in places if holds(place)), 0)
+    if not passing:
+        return 0
+    failing = min((place for place in places if place > passing), default=most + 1)
     last = find_last(holds, passing, failing - 1)
-    for further in range(last + 1, min(high, last + beyond) + 1):
+    for further in range(last + 1, min(most, last + _TRIED_CHEAPLY) + 1):
         if holds(further):
             last = further
     return last

@@ -17,8 +17,8 @@ from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import (
     AnyProfile,
     AnyWorkload,
-    BudgetWishes,
     Request,
+    Wishes,
     read_argument,
     read_deadline,
     read_workload,
@@ -187,39 +187,35 @@ def compare_machines(
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
     deadline_seconds = None if deadline is None else read_deadline(deadline)
-    if max_overhead is None:
-        limit = REACH_OVERHEAD
-    else:
+    limit = REACH_OVERHEAD
+    if max_overhead is not None:
         limit = read_argument("max_overhead", parse_fraction, max_overhead)
-    budgets = BudgetWishes(
+    wishes = Wishes(
         strategies=strategies,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
         cache=cache,
         effort=effort,
     )
+    any_plan = wishes | Wishes(objective="time", model="exact", max_overhead=limit)
     stages = StagedProgress(progress, stages=len(machines))
     compared: list[Machine] = []
     for place, (profile, priced_profile) in enumerate(zip(machines, priced, strict=True)):
         stages.begin(place)
         stages.report_share(0.0, next_share=0.9)
         report = None if progress is None else stages.report_solve
-        request = Request.of(
-            workload,
-            profile,
-            objective=objective,
-            model=model,
-            max_overhead=max_overhead,
-            command=command,
-            progress=report,
-            **budgets,
-        )
+        request = Request.of(workload, profile, command=command, progress=report, **wishes)
         ranking = rank_strategies(request, only_best=True)
         times = _find_origin(request)
         # No suggestions are searched for: the other machines are the alternatives.
         result: Plan | Infeasible = ranking.best() if ranking.answers else name_reason(request)
-        steps, strategy = _find_largest(workload, profile, limit, budgets)
+        steps, strategy = find_longest(
+            Request.of(workload, profile, command=command, unless_named="closed", **any_plan)
+        )
         if isinstance(result, Plan) and result.steps > steps:
             # A solved strategy may reach further than the closed forms, which alone were searched.
             steps, strategy = result.steps, result.strategy
@@ -293,13 +289,3 @@ def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
         return ranking.answers[0].seconds(costs, ranking.request.goal.model)
 
     return predict("low"), predict("high")
-
-
-def _find_largest(
-    workload: Workload, profile: HardwareProfile, max_overhead: float, wishes: BudgetWishes
-) -> tuple[int, str]:
-    """Return the longest sequence that fits, and the strategy for it; 0 and '' if none fits."""
-    request = Request.of(
-        workload, profile, command="", unless_named="closed", max_overhead=max_overhead, **wishes
-    )
-    return find_longest(request)

@@ -10,16 +10,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property, partial
-from itertools import chain
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.cost.exact import Cost, overhead
+from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError, refuse
-from ckptplan.model.budget import Budget, find_memory
+from ckptplan.model.budget import find_memory
 from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.plan import Plan
@@ -32,7 +31,7 @@ from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import AnyProfile, AnyWorkload, Request, read_argument
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, find_reason
-from ckptplan.search.trace_closed import merge_fronts, trace_front
+from ckptplan.search.trace_closed import FrontProblem, merge_fronts, pick_columns, trace_front
 from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, StrategyFront, trace_solved_front
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
@@ -84,16 +83,15 @@ def _trace_closed_form(
     strategy: ClosedForm, question: Question, *, resolution: float, budgets: Integers | None
 ) -> StrategyFront:
     most = None if budgets is None else int(budgets[-1])
-    limits = dataclasses.replace(
-        question.limits, budget=Budget(local_bytes=most, remote_bytes=question.goal.remote_bytes)
-    )
     front = trace_front(
-        strategy,
-        costs=question.costs,
-        limits=limits,
-        resolution=resolution,
-        budgets=budgets,
-        cache=question.goal.cache,
+        FrontProblem(
+            strategy=strategy,
+            costs=question.costs,
+            limits=question.replace(local_bytes=most).limits,
+            resolution=resolution,
+            budgets=budgets,
+            cache=question.goal.cache,
+        )
     )
     # Fronts may have millions of points.
     front = dataclasses.replace(
@@ -125,19 +123,6 @@ def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts
         solved_at=costs,
         key=tuple(column[0].item() for column in key),
     )
-
-
-def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Iterable[str]) -> Columns:
-    """Collect the parameters of points from the columns of their sources, 0 where a source lacks a parameter.
-
-    ``origins`` has shape (2, n). Row 0 is the source of each point, row 1 the point's index in this source.
-    """
-    picked = {name: np.zeros(len(origins[0]), dtype=np.int64) for name in names}
-    for place, columns in enumerate(sources):
-        chosen = origins[0] == place
-        for name in picked.keys() & columns.keys():
-            picked[name][chosen] = columns[name][origins[1][chosen]]
-    return picked
 
 
 #: The default number of points of a front, and the largest number that a caller may request.
@@ -400,8 +385,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     @property
     def parameters(self) -> Mapping[str, Integers]:
         """Parameter name -> column of shape (n,), 0 where a point's strategy lacks the parameter."""
-        sources = [front.front.parameters for front in self._fronts]
-        return _pick_columns(sources, self._origins, names=dict.fromkeys(chain.from_iterable(sources)))
+        return pick_columns([front.front.parameters for front in self._fronts], self._origins)
 
     @cached_property
     def by_strategy(self) -> Mapping[str, ParetoFront]:
@@ -471,26 +455,17 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     def knee_place(self) -> int | None:
         """The index of the knee within the budget: the listed point farthest below the chord of the front."""
         last = self.place_within(self.budget_bytes)
-        if last is None:
-            return None
-        if last == 0:
-            return 0
+        if not last:
+            return last
+        front = self._together.take(np.arange(last + 1))
         knee = Knee(
-            fast_seconds=float(self.seconds[last]),
-            fast_bytes=int(self.local_peak_bytes[last]),
-            small_seconds=float(self.seconds[0]),
-            small_bytes=int(self.local_peak_bytes[0]),
-        )
-        within = slice(0, last + 1)
-        share, *_ = knee(
-            Cost(
-                seconds=self.seconds[within],
-                local_peak_bytes=self.local_peak_bytes[within],
-                remote_peak_bytes=self.remote_peak_bytes[within],
-            )
+            fast_seconds=float(front.seconds[-1]),
+            fast_bytes=int(front.local_peak_bytes[-1]),
+            small_seconds=float(front.seconds[0]),
+            small_bytes=int(front.local_peak_bytes[0]),
         )
         # Of equal points, take the fastest, which is the last.
-        return int(last - np.argmin(share[::-1]))
+        return int(last - np.argmin(knee(front)[0][::-1]))
 
     @property
     def knee(self) -> Plan:

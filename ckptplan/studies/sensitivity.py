@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
-from operator import le
 from typing import TypeAlias
 
 import numpy as np
@@ -39,8 +38,8 @@ from ckptplan.planning.request import (
     WHY_LEFT_OUT,
     AnyProfile,
     AnyWorkload,
-    MemoryWishes,
     Request,
+    Wishes,
     ask_within_memory,
     read_argument,
     replace_memory,
@@ -54,17 +53,20 @@ from ckptplan.studies.axes import Axis, Value, find_axis
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import format_seconds, format_things, parse_fraction
 
+#: The sizes that determine the peak of a schedule, beside the resident bytes.
+_PEAK_SIZES = ("state_bytes", "tape_bytes", "chunk_bytes", "remote_state_bytes")
+
 
 def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
     """Return the seconds of a kept plan at the costs of a question, and whether it fits the budgets there."""
-    costs = question.costs
+    costs, old = question.costs, kept.solved_at
     if (seconds := _reprice(kept, question)) is not None and kept.solved is not None:
-        # The peak at the old sizes: exact for equal sizes, an upper bound for smaller states and tapes.
-        local = kept.solved.local_peak_bytes + costs.resident_bytes - kept.solved_at.resident_bytes
+        # The peak at the old sizes: exact for equal sizes, an upper bound for smaller ones.
+        local = kept.solved.local_peak_bytes + costs.resident_bytes - old.resident_bytes
         at_most = replace(kept.solved, seconds=seconds, local_peak_bytes=local)
         fits = bool(cost_of(at_most).within(question.budget)[0])
-        same, smaller = _compare_sizes(costs, kept.solved_at)
-        if same or (smaller and fits):
+        growths = [getattr(costs, name) - getattr(old, name) for name in _PEAK_SIZES]
+        if not any(growths) or (fits and max(growths) <= 0):
             return seconds, fits
     cost = kept.cost(costs, question.goal.model)
     if _outgrows(kept, costs):
@@ -79,14 +81,6 @@ def _reprice(kept: Answer, question: Question) -> float | None:
     if kept.solved is None or question.costs.overlaps_compute or question.goal.model != "exact":
         return None
     return float(question.costs.serial_seconds(kept.solved))
-
-
-def _compare_sizes(costs: StepCosts, old: StepCosts) -> tuple[bool, bool]:
-    """Return whether states, tapes and chunks have the same bytes as in ``old``, and whether none is larger."""
-    sizes, old_sizes = (
-        (step.state_bytes, step.tape_bytes, step.chunk_bytes, step.remote_state_bytes) for step in (costs, old)
-    )
-    return sizes == old_sizes, all(map(le, sizes, old_sizes))
 
 
 def _outgrows(kept: Answer, costs: StepCosts) -> bool:
@@ -244,13 +238,8 @@ INPUTS = (
     "tape-bytes",
     *_OPTIONAL,
 )
-#: The inputs that raise a schedule's peak, and the inputs in which a schedule's seconds are linear.
+#: The inputs that raise a schedule's peak.
 _SIZES = ("state-bytes", "tape-bytes")
-_LINEAR = (
-    *("bandwidth", "latency", "synchronisation", "transfer-seconds"),
-    *("recompute-ratio", "forward-seconds", "backward-seconds"),
-    *(name.replace("_", "-") for name in ACTION_TIMES),
-)
 FACTORS = (0.5, 0.8, 1.25, 2.0)
 #: The range of factors searched for break-evens, and the number of grid steps in each direction.
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
@@ -406,7 +395,7 @@ def sensitivity(
             allows=lambda share: 0 < share <= 1,
             accepted="a share above 0 and up to 1, as 0.1 or '10%'",
         )
-    memory = MemoryWishes(local_bytes=local_bytes, headroom=headroom, remote_bytes=remote_bytes)
+    names_strategies = strategies is not None
     if plan is not None:
         given = {
             "workload": workload,
@@ -414,46 +403,48 @@ def sensitivity(
             "steps": steps,
             "model": model,
             "strategies": strategies,
+            "local_bytes": local_bytes,
+            "headroom": headroom,
+            "remote_bytes": remote_bytes,
             "cache": cache,
             "effort": effort,
-            **memory,
         }
         for name, value in given.items():
             if value is not None:
                 raise refuse(value, "does not go together with a plan", field=name, accepted="one of them")
-        request = Request.of_plan(plan, command=command)
-        request = request.replace(objective="time", max_overhead=None)
-        budget = plan.goal.local_bytes
-        budgets = MemoryWishes(
-            # If the budget is that of the profile, the headroom stays a part of the profile.
-            local_bytes=None if budget == plan.profile.local_budget_bytes else budget,
-            remote_bytes="unbounded" if plan.goal.remote_bytes is None else plan.goal.remote_bytes,
-        )
-        case = Case(workload=plan.workload, profile=replace_memory(plan.profile, budgets))
-    else:
-        request = Request.of(
-            workload,  # type: ignore[arg-type]  # refused there, by name
-            profile,  # type: ignore[arg-type]
-            steps=steps,
-            strategies=strategies,
-            model=model or "exact",
-            effort=effort or "quick",
-            command=command,
-            **memory,
-        )
-        case = Case(workload=request.case.workload, profile=replace_memory(request.case.profile, memory))
+        goal, workload, profile = plan.goal, plan.workload, plan.profile
+        strategies, model, cache, effort = goal.strategies or None, goal.model, goal.cache, goal.effort
+        # If the budget is that of the profile, the headroom stays a part of the profile.
+        local_bytes = None if goal.local_bytes == plan.profile.local_budget_bytes else goal.local_bytes
+        remote_bytes = "unbounded" if goal.remote_bytes is None else goal.remote_bytes
+    wishes = Wishes(
+        strategies=strategies,
+        model=model or "exact",
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        cache=cache,
+        effort=effort or "quick",
+    )
+    request = Request.of(
+        workload,  # type: ignore[arg-type]  # refused there, by name
+        profile,  # type: ignore[arg-type]
+        steps=steps,
+        command=command,
+        **wishes,
+    )
+    case = Case(workload=request.case.workload, profile=replace_memory(request.case.profile, wishes))
     question = ask_within_memory(case, request.goal)
-    compared = _select_quick(question) if strategies is None else question
+    compared = question if names_strategies else _select_quick(question)
     kept = question.best() if plan is None else _make_answer(plan, question)
     if kept is None:
         raise explain_infeasible(request)
     names = [name for name in question.goal.strategies if name not in compared.goal.strategies]
     best_compared = compared.best() if names else None
-    study = _Study(case=case, goal=compared.goal, kept=kept)
     inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(case))]
     stages = StagedProgress(progress, stages=len(inputs) + (0 if share is None else SAMPLES // _WORK))
     measured = map_in_order(
-        study.measure_influence,
+        partial(measure_influence, case=case, goal=compared.goal, kept=kept),
         map(find_axis, inputs),
         executor=executor,
         name=lambda axis: f"the influence of {axis.name}",
@@ -513,121 +504,122 @@ def _summarise(answer: Answer) -> Best:
 _Scanned: TypeAlias = tuple[float, str | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Study:
-    """Finds the best plan at scaled inputs, and caches all results.
+def measure_influence(axis: Axis, *, case: Case, goal: Goal, kept: Answer) -> Influence:
+    """Return the influence of one input of a case; ``kept`` is the plan for the unchanged inputs."""
+    values, profile = axis.now(case), case.profile
+    pinned = profile.transfer_write_seconds, profile.transfer_read_seconds
+    reason = None
+    if not any(values):
+        reason = "is zero, which no factor changes"
+    elif axis.name == "bandwidth" and None not in pinned:
+        reason = "the profile pins the time of a transfer"
+    if reason is not None:
+        return Influence(name=axis.name, values=values, no_effect=reason)
+    scan = _Scan(axis, case=case, goal=goal, kept=kept)
+    return Influence(
+        name=axis.name,
+        values=values,
+        no_effect=None,
+        points=tuple(map(scan.replan, filter(scan.allows, FACTORS))),
+        break_evens=tuple(sorted(scan.find_break_evens(), key=lambda change: change.factor)),
+        scanned=(scan.list_factors(_LEAST)[-1], scan.list_factors(_MOST)[-1]),
+    )
+
+
+class _Scan:
+    """Plans a job again with one input scaled by factors, and caches the results by factor.
 
     The best plan comes from the strategies of ``goal``. It is the kept plan if the strategy of that plan is not
     among them and its schedule is still better.
     """
 
-    case: Case
-    goal: Goal
-    kept: Answer
-    #: By the name of an input and a factor: the question, the cost of the kept plan, and the best plan.
-    _questions: dict[tuple[str, float], Question] = field(default_factory=dict, compare=False)
-    _prices: dict[tuple[str, float], tuple[float, bool]] = field(default_factory=dict, compare=False)
-    _plans: dict[tuple[str, float], Best | None] = field(default_factory=dict, compare=False)
-    #: By the name of an input: the least factor at which the kept plan is known not to fit.
-    _misfits: dict[str, float] = field(default_factory=dict, compare=False)
-    #: By the name of an input and the last factor: whether the kept plan stays the best one.
-    _stays: dict[tuple[str, float], bool] = field(default_factory=dict, compare=False)
-    #: By the name of an input: recent best settings of closed forms, which bound the time at other factors.
-    _settings: dict[str, deque[Answer]] = field(default_factory=dict, compare=False)
+    def __init__(self, axis: Axis, *, case: Case, goal: Goal, kept: Answer) -> None:
+        self.axis, self.case, self.goal, self.kept = axis, case, goal, kept
+        self.ask, self.price_kept = cache(self._ask), cache(self._price_kept)
+        self.find_best, self.stays_best = cache(self._find_best), cache(self._stays_best)
+        #: The least factor at which the kept plan is known not to fit.
+        self.least_misfit = math.inf
+        #: Recent best settings of closed forms, which bound the time at other factors.
+        self.settings = deque[Answer](maxlen=_SETTINGS)
 
-    def measure_influence(self, axis: Axis) -> Influence:
-        """Return the influence of one input."""
-        values, profile = axis.now(self.case), self.case.profile
-        pinned = profile.transfer_write_seconds, profile.transfer_read_seconds
-        reason = None
-        if not any(values):
-            reason = "is zero, which no factor changes"
-        elif axis.name == "bandwidth" and None not in pinned:
-            reason = "the profile pins the time of a transfer"
-        if reason is not None:
-            return Influence(name=axis.name, values=values, no_effect=reason)
-        return Influence(
-            name=axis.name,
-            values=values,
-            no_effect=None,
-            points=tuple(self._replan(axis, factor) for factor in FACTORS if self._allows(axis, factor)),
-            break_evens=tuple(sorted(self._find_break_evens(axis), key=lambda change: change.factor)),
-            scanned=(self._list_scanned(axis, _LEAST)[-1], self._list_scanned(axis, _MOST)[-1]),
-        )
+    def _ask(self, factor: float) -> Question:
+        """Return the question with the input scaled by a factor. Raises InputError."""
+        return ask_within_memory(self.axis.scale(self.case, factor), self.goal)
 
-    def _allows(self, axis: Axis, factor: float) -> bool:
+    def allows(self, factor: float) -> bool:
         """Return whether workload and profile files accept the input scaled by a factor."""
         try:
-            self._ask(axis, factor)
+            self.ask(factor)
         except InputError:
             return False
         return True
 
-    def _list_scanned(self, axis: Axis, end: float) -> list[float]:
+    def list_factors(self, end: float) -> list[float]:
         """Return a grid of factors from 1 towards an end, as far as files accept the scaled input."""
-        factors = (end ** (step / _STEPS) for step in range(_STEPS + 1))
-        return list(takewhile(partial(self._allows, axis), factors))
+        return list(takewhile(self.allows, (end ** (step / _STEPS) for step in range(_STEPS + 1))))
 
-    def _ask(self, axis: Axis, factor: float) -> Question:
-        """Return the question with an input scaled by a factor. Raises InputError."""
-        key = axis.name, factor
-        if key not in self._questions:
-            self._questions[key] = ask_within_memory(axis.scale(self.case, factor), self.goal)
-        return self._questions[key]
+    def replan(self, factor: float) -> Replanned:
+        """Return the result at a factor."""
+        best = self.find_best(factor)
+        seconds, fits = self.price_kept(factor)
+        return Replanned(
+            factor=factor,
+            values=tuple(self.axis.scale_values(self.case, factor)),
+            best=best,
+            change=None if best is None else best.seconds / self.kept.key[0] - 1,
+            kept_seconds=seconds,
+            kept_change=seconds / self.kept.key[0] - 1,
+            kept_fits=fits,
+        )
 
-    def _price_kept(self, axis: Axis, factor: float) -> tuple[float, bool]:
-        """Return the result of ``price_kept`` with an input scaled by a factor."""
-        key, question = (axis.name, factor), self._ask(axis, factor)
-        if key not in self._prices:
-            seconds = _reprice(self.kept, question) if axis.name in _SIZES else None
-            if seconds is not None and factor >= self._misfits.get(axis.name, math.inf):
-                # A schedule that does not fit does not fit with larger states or tapes.
-                self._prices[key] = seconds, False
-            else:
-                self._prices[key] = price_kept(self.kept, question)
-            if not self._prices[key][1] and axis.name in _SIZES:
-                self._misfits[axis.name] = min(factor, self._misfits.get(axis.name, math.inf))
-        return self._prices[key]
+    def _price_kept(self, factor: float) -> tuple[float, bool]:
+        """Return the seconds of the kept plan at a factor, and whether it fits the budgets there."""
+        question, is_size = self.ask(factor), self.axis.name in _SIZES
+        seconds = _reprice(self.kept, question) if is_size else None
+        if seconds is not None and factor >= self.least_misfit:
+            # A schedule that does not fit does not fit with larger states or tapes.
+            return seconds, False
+        price, fits = price_kept(self.kept, question)
+        if is_size and not fits:
+            self.least_misfit = min(factor, self.least_misfit)
+        return price, fits
 
-    def _stays_best(self, axis: Axis, end: float) -> bool:
+    def _price_left_out(self, factor: float) -> float | None:
+        """Return the seconds of the kept plan; None if it does not fit, or if its strategy is compared."""
+        if self.kept.strategy.name in self.goal.strategies:
+            return None
+        seconds, fits = self.price_kept(factor)
+        return seconds if fits else None
+
+    def _stays_best(self, end: float) -> bool:
         """Return whether the kept plan is the best one for every factor from 1 to an end, with two searches.
 
-        The time of each schedule is linear in the scaled time (in the inverse of a bandwidth). So the least
-        time of the compared strategies is concave in it, and so is the lead of the kept plan. A concave lead
-        that is positive at both ends is positive between them.
+        Inputs that are no whole numbers are times and rates. The time of each schedule is linear in a scaled
+        time (in the inverse of a bandwidth). So the least time of the compared strategies is concave in it, and
+        so is the lead of the kept plan. A concave lead that is positive at both ends is positive between them.
         """
-        key = axis.name, end
-        if key not in self._stays:
-            self._stays[key] = (
-                axis.name in _LINEAR
-                and not self.case.profile.overlaps_compute
-                and self.goal.model == "exact"
-                and all(self._is_ahead(axis, factor) for factor in (1.0, self._list_scanned(axis, end)[-1]))
-            )
-        return self._stays[key]
+        return (
+            not self.axis.kind.whole
+            and not self.case.profile.overlaps_compute
+            and self.goal.model == "exact"
+            and all(map(self._is_ahead, (1.0, self.list_factors(end)[-1])))
+        )
 
-    def _is_ahead(self, axis: Axis, factor: float) -> bool:
+    def _is_ahead(self, factor: float) -> bool:
         """Return whether the kept plan's strategy is not compared and its lead exceeds the resolution."""
-        seconds, question = self._price_left_out(axis, factor), self._ask(axis, factor)
+        seconds, question = self._price_left_out(factor), self.ask(factor)
         return seconds is not None and question.faster_than(seconds / (1 - question.resolution)) is None
 
-    def _find_best(self, axis: Axis, factor: float) -> Best | None:
-        """Return the best plan with an input scaled by a factor, None if nothing fits."""
-        key = axis.name, factor
-        if key not in self._plans:
-            self._plans[key] = self._choose(axis, factor)
-        return self._plans[key]
-
-    def _choose(self, axis: Axis, factor: float) -> Best | None:
-        """Search for the best plan with an input scaled by a factor; the kept plan may win."""
-        question = self._ask(axis, factor)
+    def _find_best(self, factor: float) -> Best | None:
+        """Search for the best plan at a factor, None if nothing fits; the kept plan may win."""
+        question = self.ask(factor)
         decisive = 1 - question.resolution
-        left_out = self._price_left_out(axis, factor)
-        if left_out is not None and self._stays_best(axis, _LEAST if factor < 1 else _MOST):
+        left_out = self._price_left_out(factor)
+        if left_out is not None and self.stays_best(_LEAST if factor < 1 else _MOST):
             return replace(_summarise(self.kept), seconds=left_out)
         bounds = [] if left_out is None else [left_out / decisive]
-        settings = self._settings.setdefault(axis.name, deque(maxlen=_SETTINGS))
-        bounded = [*settings, self.kept] if self.kept.strategy.is_closed_form and left_out is None else settings
+        is_setting = self.kept.strategy.is_closed_form and left_out is None
+        bounded = [*self.settings, *([self.kept] if is_setting else [])]
         if question.goal.model == "exact":
             # A search excludes chunks that grow too fast, even if they fit.
             admitted = (setting for setting in bounded if not _outgrows(setting, question.costs))
@@ -638,48 +630,30 @@ class _Study:
             return replace(_summarise(self.kept), seconds=left_out)
         if answer is None:
             return None
-        if answer.strategy.is_closed_form and answer.parameters not in [old.parameters for old in settings]:
-            settings.append(answer)
+        if answer.strategy.is_closed_form and answer.parameters not in [
+            old.parameters for old in self.settings
+        ]:
+            self.settings.append(answer)
         return _summarise(answer)
 
-    def _price_left_out(self, axis: Axis, factor: float) -> float | None:
-        """Return the seconds of the kept plan; None if it does not fit, or if its strategy is compared."""
-        if self.kept.strategy.name in self.goal.strategies:
-            return None
-        seconds, fits = self._price_kept(axis, factor)
-        return seconds if fits else None
-
-    def _replan(self, axis: Axis, factor: float) -> Replanned:
-        best = self._find_best(axis, factor)
-        seconds, fits = self._price_kept(axis, factor)
-        return Replanned(
-            factor=factor,
-            values=tuple(axis.scale_values(self.case, factor)),
-            best=best,
-            change=None if best is None else best.seconds / self.kept.key[0] - 1,
-            kept_seconds=seconds,
-            kept_change=seconds / self.kept.key[0] - 1,
-            kept_fits=fits,
-        )
-
-    def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
+    def find_break_evens(self) -> Iterator[BreakEven]:
         """Scan factors outwards from 1, bisect wherever two neighbours differ, and yield each change."""
         for end in (_LEAST, _MOST):
-            if self._stays_best(axis, end):
+            if self.stays_best(end):
                 continue
             near: _Scanned = 1.0, self.kept.strategy.name
-            for factor in self._list_scanned(axis, end)[1:]:
-                far = self._scan(axis, factor, near)
-                yield from self._bisect(axis, near, far)
+            for factor in self.list_factors(end)[1:]:
+                far = self._find_strategy(factor, near)
+                yield from self._bisect(near, far)
                 near = far
 
-    def _scan(self, axis: Axis, factor: float, *neighbours: _Scanned) -> _Scanned:
+    def _find_strategy(self, factor: float, *neighbours: _Scanned) -> _Scanned:
         """Return the best strategy at a factor. Prefer a neighbour's unless another one is surely faster."""
-        best = self._find_best(axis, factor)
+        best = self.find_best(factor)
         if best is None:
             return factor, None
         names = (strategy for _, strategy in neighbours if strategy is not None)
-        question = self._ask(axis, factor)
+        question = self.ask(factor)
         most = best.seconds * (1 + COUNT_ROUNDING) / (1 - question.resolution)
         for name in dict.fromkeys(names):
             if name == best.strategy:
@@ -688,21 +662,21 @@ class _Study:
                 alone = question.replace(strategies=(name,)).best_below(most)
                 seconds = None if alone is None else alone.key[0]
             else:
-                seconds = self._price_left_out(axis, factor)
+                seconds = self._price_left_out(factor)
             if seconds is not None and seconds <= most:
                 return factor, name
         return factor, best.strategy
 
-    def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
+    def _bisect(self, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Yield each change of the best strategy between two factors, by bisection."""
         if near[1] == far[1]:
             return
         factor = math.sqrt(near[0] * far[0])
         (low, below), (high, above) = sorted((near, far))
         if high <= low * _CLOSE:
-            values = tuple(axis.scale_values(self.case, factor))
+            values = tuple(self.axis.scale_values(self.case, factor))
             yield BreakEven(factor=factor, values=values, below=below, above=above)
             return
-        middle = self._scan(axis, factor, near, far)
-        yield from self._bisect(axis, near, middle)
-        yield from self._bisect(axis, middle, far)
+        middle = self._find_strategy(factor, near, far)
+        yield from self._bisect(near, middle)
+        yield from self._bisect(middle, far)

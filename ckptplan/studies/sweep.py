@@ -354,12 +354,9 @@ class SweepResult(DrawnOnAxes, Iterator[Row]):
 
     def __repr__(self) -> str:
         """Return the number of rows, the axes and the number of planned rows in one line."""
-        grid = self.sweep.grid
-        total = math.prod([len(self.sweep.workloads), len(self.sweep.profiles), *map(len, grid.values)])
-        names = ", ".join(axis.name for axis in grid.axes)
-        return (
-            f"<SweepResult of {format_things(total, 'row')} over {names}, {len(self.values):,} of them planned>"
-        )
+        rows = format_things(self.sweep.total, "row")
+        names = ", ".join(axis.name for axis in self.sweep.grid.axes)
+        return f"<SweepResult of {rows} over {names}, {len(self.values):,} of them planned>"
 
     @property
     def quantity(self) -> str:

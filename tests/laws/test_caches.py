@@ -21,7 +21,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.tree import OFFLOADED_STEPS
 from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import Knee
-from ckptplan.search.trace_closed import trace_front
+from ckptplan.search.trace_closed import FrontProblem, trace_front
 from ckptplan.strategies.closed_form import CacheRule, ClosedForm
 from ckptplan.strategies.protocol import CACHED_STEPS
 from tests.laws.test_settings import check_hidden, check_overlapped, check_played
@@ -229,7 +229,7 @@ def test_a_front_has_the_best_plan_of_each_budget(name: str, costs: StepCosts, s
     most = costs.steps * (costs.tape_bytes + costs.cache_bytes)
     budgets = np.unique([costs.resident_bytes + int(share * most) for share in shares])
     limits = Limits(budget=Budget(local_bytes=int(budgets[-1])))
-    front = trace_front(strategy, costs=costs, limits=limits, budgets=budgets)
+    front = trace_front(FrontProblem(strategy=strategy, costs=costs, limits=limits, budgets=budgets))
     everything = join_costs([setting.cost for setting in list_settings(strategy, costs)])
     for budget in budgets.tolist():
         within = everything.seconds[everything.local_peak_bytes <= budget]

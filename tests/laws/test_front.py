@@ -11,7 +11,7 @@ from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search import trace_closed as searched
 from ckptplan.search.boxes import Limits
-from ckptplan.search.trace_closed import Front, merge_fronts, trace_front
+from ckptplan.search.trace_closed import Front, FrontProblem, merge_fronts, trace_front
 from ckptplan.strategies.closed_form import ClosedForm
 from tests.support import CLOSED, columns_of, plain_costs, setting_of, settings_of, step_costs
 
@@ -66,7 +66,7 @@ def test_a_front_equals_brute_force(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(searched, "_FEW_POINTS", few_points)
             patch.setattr(searched, "_LEAF", leaf)
-            front = trace_front(strategy, costs=costs, limits=within)
+            front = trace_front(FrontProblem(strategy=strategy, costs=costs, limits=within))
         expected = undominated(everything.take(within.keeps(everything)))
         assert told_apart(points_of(front), costs) == told_apart(expected, costs)
 
@@ -82,7 +82,7 @@ def test_a_front_at_budgets_has_the_best_of_each_and_nothing_else(
     with pytest.MonkeyPatch.context() as patch:
         if cut:
             patch.setattr(searched, "_FEW_POINTS", 0)
-        found = trace_front(strategy, costs=costs, limits=FREE, budgets=budgets)
+        found = trace_front(FrontProblem(strategy=strategy, costs=costs, limits=FREE, budgets=budgets))
     points = undominated(all_settings(strategy, costs))
     best = [max((point for point in points if point[0] <= budget), default=None) for budget in budgets.tolist()]
     expected = sorted({point for point in best if point is not None})
@@ -103,7 +103,8 @@ def test_a_front_at_budgets_has_the_best_of_each_and_nothing_else(
 
 @given(costs=step_costs())
 def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None:
-    fronts = [trace_front(strategy, costs=costs, limits=FREE) for strategy in CLOSED.values()]
+    problems = [FrontProblem(strategy=strategy, costs=costs, limits=FREE) for strategy in CLOSED.values()]
+    fronts = list(map(trace_front, problems))
     together, origins = merge_fronts(fronts)
     every = [all_settings(strategy, costs) for strategy in CLOSED.values()]
     assert told_apart(points_of(together), costs) == told_apart(undominated(join_costs(every)), costs)
@@ -123,7 +124,7 @@ def test_a_coarse_front_is_near_every_point_of_the_exact_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_FEW_POINTS", 1000)
         patch.setattr(searched, "_MOST_EVALUATED", 2**17)
-        coarse = trace_front(strategy, costs=costs, limits=FREE, resolution=resolution)
+        coarse = trace_front(FrontProblem(strategy=strategy, costs=costs, limits=FREE, resolution=resolution))
     resolution = coarse.resolution
     drawn = np.random.default_rng(1).uniform(0, np.log(costs.steps), (200, 2))
     numbers = (np.exp(drawn).astype(np.int64) + 1).tolist()
@@ -139,8 +140,8 @@ def test_a_front_that_is_too_fine_for_memory_is_coarse() -> None:
     costs = plain_costs(3000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_MOST_BOXES", 40)
-        coarse = trace_front(CLOSED["double"], costs=costs, limits=FREE)
-    exact = trace_front(CLOSED["double"], costs=costs, limits=FREE)
+        coarse = trace_front(FrontProblem(strategy=CLOSED["double"], costs=costs, limits=FREE))
+    exact = trace_front(FrontProblem(strategy=CLOSED["double"], costs=costs, limits=FREE))
     assert (coarse.resolution, exact.resolution) == (0.001 * 4**2, 0.0)
     assert 0 < len(coarse) < len(exact)
 
@@ -165,14 +166,14 @@ def test_bounds_are_close_if_only_writes_or_only_reads_are_hidden(slow: str) -> 
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_MOST_BOXES", 10_000)
-        front = trace_front(CLOSED["double"], costs=costs, limits=FREE, resolution=0.01)
+        front = trace_front(FrontProblem(strategy=CLOSED["double"], costs=costs, limits=FREE, resolution=0.01))
     assert front.resolution == 0.01
     assert len(front) > 100
 
 
 def test_of_equal_points_the_one_with_less_remote_memory_stays() -> None:
     costs = plain_costs(8)
-    one = trace_front(CLOSED["base"], costs=costs, limits=FREE)
+    one = trace_front(FrontProblem(strategy=CLOSED["base"], costs=costs, limits=FREE))
     other = Front(
         local_peak_bytes=one.local_peak_bytes,
         seconds=one.seconds,

@@ -304,7 +304,7 @@ def test_a_front_holds_the_plan_of_every_budget(seed: int, steps: int) -> None:
     """Tables for the most memory decide for less memory, too."""
     costs, budget = random_job(seed, steps=steps)
     task = task_of(costs, replace(budget, local_bytes=None), alone=False)
-    rungs = list(OPTIMAL.list_rungs(task, is_beaten=lambda *_: False) or ())
+    rungs = list(OPTIMAL.list_rungs(task, is_beaten=lambda *_: False))
     answers = [totals_of(answer) for rung in rungs for answer in rung.answers]
     for free in range(costs.recorded_bytes, steps * costs.recorded_bytes + 1, 3):
         alone = find(costs, replace(budget, local_bytes=free))

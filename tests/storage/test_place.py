@@ -12,7 +12,7 @@ import pytest
 from ckptplan import InputError
 from ckptplan.storage import memory
 from ckptplan.storage import place as places
-from ckptplan.storage.cache import find_cache, keep
+from ckptplan.storage.cache import find_cache
 from ckptplan.storage.place import (
     Link,
     Offload,
@@ -65,12 +65,15 @@ def test_a_place_is_timed_once_in_a_day(tmp_path: Path, monkeypatch: pytest.Monk
     assert clock.asked == 2
 
 
-@pytest.mark.parametrize("content", ["", "1.0", "1.0 2.0 3.0", "a b c", "\0"])
-def test_rates_in_a_damaged_file_are_none(tmp_path: Path, content: str) -> None:
-    """And are replaced."""
+@pytest.mark.parametrize(
+    "content",
+    ["", "\0", "1.0", "1 2", "1 2 3 4", "a b c", "nan 1 0", "-1 1 0", "1 inf 0", "0 1 0", "1 1 -1", "1 1 nan"],
+)
+def test_a_file_that_holds_no_rates_is_replaced(tmp_path: Path, content: str) -> None:
+    """It is damaged, or of another layout."""
     place, clock = OffloadPlace(folder=tmp_path), Clock()
     first = find(place, clock)
-    cache = find_cache("places")
+    cache = find_cache()
     assert cache is not None
     (file,) = cache.iterdir()
     whole = file.read_text()
@@ -79,20 +82,6 @@ def test_rates_in_a_damaged_file_are_none(tmp_path: Path, content: str) -> None:
     assert find(place, clock) == first
     assert clock.asked == 2
     assert file.read_text() == whole
-
-
-@pytest.mark.parametrize(
-    "content", ["1.0", "1 2", "1 2 3 4", "a b c", "nan 1 0", "-1 1 0", "1 inf 0", "0 1 0", "1 1 -1", "1 1 nan"]
-)
-def test_what_is_kept_and_is_no_rates_is_timed_anew(tmp_path: Path, content: str) -> None:
-    """The file of another layout is whole."""
-    place, clock = OffloadPlace(folder=tmp_path), Clock()
-    (first,) = find(place, clock)
-    ((key, _),) = places._timed.items()
-    keep("places", key, content)
-    places._timed.clear()
-    assert find(place, clock) == (first,)
-    assert clock.asked == 2
 
 
 @pytest.mark.parametrize("through", [False, True])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from ckptplan.errors import InputError
-from ckptplan.storage.rows import RowFile, make_beginning, open_rows
+from ckptplan.storage.rows import RowOutput, make_beginning, open_rows
 from ckptplan.storage.tables import Columns, Lines
 
 COLUMNS: Columns = {"sweep": "text", "number": "whole"}
@@ -19,13 +19,15 @@ def row(index: int) -> dict[str, Any]:
     return {"sweep": IDENTITY, "number": index}
 
 
-def written(path: Path, format_: Literal["csv", "jsonl"], *, upto: int | None = None, **wishes: Any) -> RowFile:
+def written(
+    path: Path, format_: Literal["csv", "jsonl"], *, upto: int | None = None, **wishes: Any
+) -> RowOutput:
     """Open a file of ten rows, and write what it lacks of the first ``upto``."""
     lines = Lines(format=format_, columns=COLUMNS)
     with open_rows(
         path, lines=lines, identity=IDENTITY, total=10, head=lambda _: {"sweep": IDENTITY}, **wishes
     ) as file:
-        file.append(map(row, range(file.done, upto or file.done)))
+        file.append(list(map(row, range(file.done, upto or file.done))))
     return file
 
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from ckptplan.storage.tables import Columns, Lines, Row, Rows, csv_text
+from ckptplan.storage.tables import Columns, Lines, Row, Rows, csv_pieces
 from tests.support import run
 
 COLUMNS: Columns = {"name": "text", "count": "whole", "share": "number", "fits": "truth"}
@@ -26,16 +26,16 @@ x y,,,
 
 
 def test_truth_is_true_and_false_and_what_is_absent_is_empty() -> None:
-    assert csv_text(Rows(columns=COLUMNS, rows=ROWS)) == CSV
+    assert "".join(csv_pieces(Rows(columns=COLUMNS, rows=ROWS))) == CSV
 
 
 def test_columns_are_those_of_all_rows_where_none_are_named() -> None:
-    assert csv_text(ROWS) == CSV
-    assert csv_text([{"a": 1}, {"b": False}]) == "a,b\n1,\n,false\n"
+    assert "".join(csv_pieces(ROWS)) == CSV
+    assert "".join(csv_pieces([{"a": 1}, {"b": False}])) == "a,b\n1,\n,false\n"
 
 
 def test_columns_stay_where_there_are_no_rows() -> None:
-    assert csv_text(Rows(columns=COLUMNS, rows=[])) == "name,count,share,fits\n"
+    assert "".join(csv_pieces(Rows(columns=COLUMNS, rows=[]))) == "name,count,share,fits\n"
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl"])

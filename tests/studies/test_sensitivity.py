@@ -245,6 +245,11 @@ def test_error_bars_are_the_same_each_time() -> None:
     assert found[0].low_seconds < found[0].high_seconds
 
 
+def test_plans_keep_the_caches_that_are_named() -> None:
+    job = ckptplan.load_workload("paper-snn").with_steps(30)
+    assert ckptplan.sensitivity(job, IPU, strategies="standard", cache="all").goal.cache == "all"
+
+
 def test_solved_strategies_are_studied_as_well() -> None:
     study = ckptplan.sensitivity(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB")
     plan = ckptplan.optimize(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB")
@@ -376,7 +381,7 @@ def test_a_lead_that_is_concave_is_not_searched_between_its_ends(
     default_study: Sensitivity, plan: ckptplan.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search of every factor finds the same."""
-    monkeypatch.setattr("ckptplan.studies.sensitivity._LINEAR", ())
+    monkeypatch.setattr("ckptplan.studies.sensitivity._Scan._stays_best", lambda *_: False)
     searched = ckptplan.sensitivity(plan.workload, plan.profile)
     assert searched.influences == default_study.influences
 

@@ -180,7 +180,7 @@ def _keep(table: OrderedDict[Any, Any], key: Hashable, value: Any) -> None:
 
 def _find_peak(plan: Plan, **sizes: int) -> int:
     """Return the local bytes that a plan takes with other sizes, by the fields of its workload."""
-    case = Case(workload=plan.workload, profile=plan.profile).with_sizes(**sizes)
+    case = Case(workload=plan.workload, profile=plan.profile).with_workload(**sizes)
     return play(actions(plan), costs=case.costs).local_peak_bytes
 
 
