@@ -15,8 +15,7 @@ from ckptplan.errors import InputError, quote_value, refuse_arguments
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.place import OffloadTo
-from ckptplan.torch.adapters import NorseCell, TorchCell
-from ckptplan.torch.adapters.adapter import describe_place, find_class
+from ckptplan.torch.adapters import NorseCell, TorchCell, describe_place, find_class, list_step_modes
 from ckptplan.torch.api import Verify, check_call, read_outputs
 from ckptplan.torch.checking.cuts import COMPARED_STEPS, check_cuts, weigh_outputs
 from ckptplan.torch.compile_options import Compile
@@ -319,7 +318,7 @@ class ExplicitSequence(Wrapped):
 
     def __init__(self, net: torch.nn.Module, **options: Any) -> None:
         super().__init__(net, **options)
-        inner: Any = net.lifted_module if find_class(net, "norse", frozenset({"Lift"})) else net
+        inner: Any = net.lifted_module if find_class(net, "norse", "Lift") else net
         cell = TorchCell if isinstance(inner, torch.nn.RNNCellBase) else NorseCell
         # Not registered as a child, since the module is a child already, under its own name.
         vars(self)["_cell"] = cell(inner)
@@ -456,13 +455,9 @@ def wrap(
 def is_in_multi_step_mode(net: torch.nn.Module) -> bool:
     """Return whether a layer of SpikingJelly is in multi-step mode, or has no other mode."""
     return any(
-        getattr(module, "step_mode", None) == "m" or "s" not in _list_modes(module) for module in net.modules()
+        getattr(module, "step_mode", None) == "m" or "s" not in list_step_modes(module)
+        for module in net.modules()
     )
-
-
-def _list_modes(module: Any) -> tuple[str, ...]:
-    list_modes = getattr(module, "supported_step_mode", None)
-    return list_modes() if callable(list_modes) else ("s",)
 
 
 def takes_state(net: torch.nn.Module) -> bool:
@@ -475,7 +470,7 @@ def takes_state(net: torch.nn.Module) -> bool:
 def _refuse_detached_states(net: torch.nn.Module) -> None:
     """Raise InputError for modules of Rockpool, which lose the states of a batch between calls."""
     for _, module in torch.nn.Module.named_modules(net):
-        if find_class(module, "rockpool", frozenset({"TorchModule"})) and module._buffers:
+        if find_class(module, "rockpool", "TorchModule") and module._buffers:
             raise InputError(
                 f"has {describe_place(net, module)} of Rockpool, which keeps the state of the first sequence "
                 "of a batch alone between calls, without its graph: a sequence cannot run in parts",
