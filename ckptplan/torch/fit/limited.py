@@ -51,8 +51,7 @@ from ckptplan.torch.run_call import (
     try_call,
 )
 from ckptplan.torch.state.nests import count_bytes
-from ckptplan.torch.store.place import find_links
-from ckptplan.torch.store.remote import make_remote_store
+from ckptplan.torch.store.place import find_links, make_remote_store
 
 _logger = logging.getLogger("ckptplan.torch")
 #: How many steps with caches are timed at most.
