@@ -37,7 +37,7 @@ from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import bptt, plan_for
 from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.torch.run.executor import Executor
-from ckptplan.torch.store import remote
+from ckptplan.torch.store import place
 from ckptplan.torch.store.files import FileStore
 from ckptplan.torch.store.place import find_links, make_store
 
@@ -274,7 +274,7 @@ def _run_schedule(job: Job, plan: Plan, folder: Path, *, overlaps: bool, through
     schedule = dataclasses.replace(schedule_of(plan), overlaps=overlaps)
     with (
         _watch_transfers() as bars,
-        patch.object(remote, "make_store", partial(make_store, through=through)),
+        patch.object(place, "make_store", partial(make_store, through=through)),
     ):
         _, seconds, _ = job.train(plan.steps, plan=schedule, remote_dir=folder)
     return seconds, bars

@@ -36,7 +36,7 @@ from benchmarks.harness import (
 from benchmarks.variants import Job, compute_gradients, make_job, make_plan, run_checkpoint, run_plain, run_plan
 from ckptplan import Plan
 from ckptplan.torch import Compile
-from ckptplan.torch.device.meters import measure_allocated
+from ckptplan.torch.device.meters import make_meter
 
 #: Bytes of a state and of a tape, by batch and neurons.
 SIZES = {"gru": (4, 28), "lif": (8, 8), "replay": (4, 4)}
@@ -120,7 +120,7 @@ def measure_variants(kind: str, setting: Setting, keep: Callable[[dict[str, Any]
                 first = time.perf_counter() - begun
             if not expected:
                 expected.extend(gradients)
-            with measure_allocated(torch.device(setting.device)) as allocated:
+            with make_meter(torch.device(setting.device), is_compiled=True) as allocated:
                 run().backward()
             return {
                 "first_seconds": first,

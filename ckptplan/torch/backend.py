@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGINT, default_int_handler, getsignal, signal
 from tempfile import gettempdir
-from threading import current_thread, main_thread
 from time import perf_counter
 from typing import Any
 
@@ -44,7 +42,7 @@ from ckptplan.studies.workers import processor_name
 from ckptplan.torch import Compile, PlanMismatch, bptt
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.device.memory import available_bytes
-from ckptplan.torch.device.meters import Clock, LiveBytes, choose_clock, measure_allocated, name_clock
+from ckptplan.torch.device.meters import Clock, choose_clock, make_meter, name_clock
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run.inputs import Inputs
 from ckptplan.torch.run.timeline import Timeline
@@ -66,7 +64,6 @@ class TorchNetwork:
     state: Any
     device: torch.device
     make_inputs: Callable[[int], Any]
-    parameters: tuple[torch.nn.Parameter, ...]
     seed: int
     #: K, if a step is a compiled piece of K steps.
     piece: int | None = None
@@ -84,10 +81,16 @@ class TorchNetwork:
         return count_bytes(flatten(self.state)[0])
 
     @property
+    def parameters(self) -> tuple[torch.nn.Parameter, ...]:
+        """The parameters that are trained; none if the cell is a function."""
+        is_module = isinstance(self.cell, torch.nn.Module)
+        return tuple(leaf for leaf in self.cell.parameters() if leaf.requires_grad) if is_module else ()
+
+    @property
     def fixed_bytes(self) -> int:
         """The bytes of buffers and of parameters, including frozen ones."""
         is_module = isinstance(self.cell, torch.nn.Module)
-        return count_bytes((*self.cell.parameters(), *self.cell.buffers()) if is_module else self.parameters)
+        return count_bytes((*self.cell.parameters(), *self.cell.buffers()) if is_module else ())
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, or pieces, time first. Raises InputError if it fails."""
@@ -97,13 +100,11 @@ class TorchNetwork:
     @contextmanager
     def in_double(self) -> Iterator[TorchNetwork]:
         """Yield a copy whose parameters, state and inputs have double precision."""
-        cell = copy.deepcopy(self.cell).double()
         yield replace(
             self,
-            cell=cell,
+            cell=copy.deepcopy(self.cell).double(),
             state=_to_double(self.state),
             make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
-            parameters=tuple(parameter for parameter in cell.parameters() if parameter.requires_grad),
         )
 
     def run_step(self) -> None:
@@ -201,12 +202,8 @@ class TorchProgram(Program):
         _prepare(network)
         # On a CPU, remote memory would be counted as well, so remote checkpoints are kept in files.
         folder = None if cuda else network.remote_dir or Path(gettempdir())
-        with (
-            _interrupts_between_actions() as observer,
-            # Inside compiled graphs, no operation is dispatched.
-            measure_allocated(network.device) if cuda or network.piece is not None else LiveBytes() as meter,
-        ):
-            self._run(observer, remote_dir=folder)
+        with make_meter(network.device, is_compiled=network.piece is not None) as meter:
+            self._run(remote_dir=folder)
         before = network.fixed_bytes + network.state_bytes + count_bytes(flatten(self._inputs)[0])
         return before + meter.peak
 
@@ -294,34 +291,6 @@ def _to_numpy(gradient: torch.Tensor) -> npt.NDArray[Any]:
     double = torch.promote_types(gradient.dtype, torch.float64)
     array: npt.NDArray[Any] = gradient.detach().to("cpu", double, copy=True).to_dense().numpy()
     return array
-
-
-@contextmanager
-def _interrupts_between_actions() -> Iterator[Observer | None]:
-    """Delay Ctrl-C until the current action is done; a second Ctrl-C interrupts the action.
-
-    The meter is called when a storage is freed. Python ignores exceptions there, including KeyboardInterrupt.
-    """
-    if current_thread() is not main_thread() or getsignal(SIGINT) is not default_int_handler:
-        yield None
-        return
-    pressed: list[int] = []
-
-    def press(number: int, _: object) -> None:
-        pressed.append(number)
-        if len(pressed) > 1:
-            raise KeyboardInterrupt
-
-    def observe(*_: object) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    signal(SIGINT, press)
-    try:
-        yield observe
-    finally:
-        signal(SIGINT, default_int_handler)
-    observe()
 
 
 def _prepare(network: TorchNetwork) -> None:

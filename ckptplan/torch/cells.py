@@ -70,7 +70,6 @@ def build_torch_network(
         state=state,
         device=torch.device(device),
         make_inputs=make_blamed,
-        parameters=tuple(parameter for parameter in cell.parameters() if parameter.requires_grad),
         seed=seed,
         remote_dir=remote_dir,
     )

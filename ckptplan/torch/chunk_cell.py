@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -108,6 +108,23 @@ class ChunkCell(torch.nn.Module, ABC):
             state_gradients: gradients of the state after the last step; a leaf without gradient is None.
             wants_inputs: whether gradients of the inputs are needed.
         """
+
+
+def sum_gradients(
+    cell: torch.nn.Module, parts: Iterable[tuple[torch.Tensor, torch.Tensor | None]]
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradient of each parameter of a cell, or None, from parts: a parameter may have several roles.
+
+    Arguments:
+        cell: the cell.
+        parts: parameters and parts of their gradients.
+    """
+    sums: dict[int, torch.Tensor] = {}
+    for parameter, part in parts:
+        if part is not None:
+            key = id(parameter)
+            sums[key] = sums[key] + part if key in sums else part
+    return tuple(sums.get(id(parameter)) for parameter in cell.parameters())
 
 
 def make_gradients_error(cell: ChunkCell, problem: str) -> InputError:

@@ -32,7 +32,7 @@ from ckptplan.torch.run.steps import LateStateError, take_step
 from ckptplan.torch.state.lifted import detach_computed
 from ckptplan.torch.state.nests import count_bytes, fill, flatten, stack
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
-from ckptplan.torch.store.remote import check_room_of, make_remote_store
+from ckptplan.torch.store.place import check_room_of, make_remote_store
 
 _logger = logging.getLogger("ckptplan.torch")
 #: The field of ``estimate_basis`` with which a plan says that its last recording is postponed.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, SavedOutputs
+from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, SavedOutputs, sum_gradients
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ChunkStack(ChunkCell):
     ) -> ChunkGradients:
         """Reverse the layers from the last one. Each gets the gradient of its outputs from the next layer."""
         layer_inputs = self._list_inputs(inputs, outputs)
-        begins, gradients = list[Any](), dict[int, torch.Tensor]()
+        begins, gradients = list[Any](), list[tuple[torch.Tensor, torch.Tensor | None]]()
         for number, layer in reversed(list(enumerate(self._cells))):
             part = layer.reverse(
                 state[number],
@@ -138,15 +138,11 @@ class ChunkStack(ChunkCell):
             )
             output_gradients = part.inputs
             begins.append(part.state)
-            for parameter, gradient in zip(layer.parameters(), part.parameters, strict=True):
-                if gradient is not None:
-                    # Layers may share a parameter.
-                    total = gradients.get(id(parameter))
-                    gradients[id(parameter)] = gradient if total is None else total + gradient
+            gradients += zip(layer.parameters(), part.parameters, strict=True)
         return ChunkGradients(
             state=tuple(reversed(begins)),
             inputs=output_gradients,
-            parameters=tuple(gradients.get(id(parameter)) for parameter in self.parameters()),
+            parameters=sum_gradients(self, gradients),
         )
 
     def _list_inputs(self, inputs: Any, outputs: StackOutputs) -> list[Any]:

@@ -19,7 +19,7 @@ class Surrogate(Protocol):
     """The derivative that the backward pass takes for the derivative of a spike."""
 
     def derivative(self, distance: torch.Tensor) -> torch.Tensor:
-        """Return the derivative at each distance to the threshold; the shapes are the same."""
+        """Return the derivative at each distance to the threshold, in a new tensor of the same shape."""
 
 
 def _check_positive(name: str, value: float) -> None:

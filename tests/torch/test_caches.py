@@ -132,7 +132,7 @@ class Watched(LIF):
         self.runs.put((inputs.numpy().tobytes(), states.numpy().tobytes()))
         return states, outputs
 
-    def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: Any) -> torch.Tensor:
+    def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: Any) -> Any:
         self.replays.put(len(inputs))
         return super().replay(state, inputs, outputs)
 

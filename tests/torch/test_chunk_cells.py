@@ -20,10 +20,10 @@ from ckptplan.schedule.actions import Action
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import LIF, ChunkCell, bptt, plan_for, run_call, unroll
 from ckptplan.torch.chunk_cell import ChunkGradients
-from ckptplan.torch.lif import LIFBefore, LIFOutputs
 from ckptplan.torch.run.caches import CacheLog
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.spikes import Spikes
+from ckptplan.torch.spiking import SpikesBefore, SpikingOutputs
 from tests.torch.limit_tables import (
     STRATEGIES,
     assert_plain_gradients,
@@ -131,7 +131,7 @@ class SilentBefore(LIF):
 
     def run(self, state: Any, inputs: Any, before: Any) -> Any:
         silent = torch.zeros_like(state, dtype=torch.bool)
-        none = LIFBefore(silent, Spikes.pack(silent.unsqueeze(0)))
+        none = SpikesBefore(silent, Spikes.pack(silent.unsqueeze(0)))
         return super().run(state, inputs, none if before is None else before)
 
 
@@ -408,8 +408,9 @@ def test_saved_spikes_are_counted_and_let_go(chunk: int) -> None:
 
 
 class OtherSurrogate(LIF):
-    def _write_slopes(self, states: torch.Tensor) -> None:
-        states.sub_(self.threshold).abs_().mul_(-self.slope).exp_()
+    def _find_slopes(self, state: dict[str, torch.Tensor], *, overwrites: bool) -> torch.Tensor:
+        membranes = state["membrane"] if overwrites else state["membrane"].clone()
+        return membranes.sub_(self.threshold).abs_().mul_(-self.slope).exp_()
 
 
 class OtherForward(LIF):
@@ -424,7 +425,9 @@ class ForgottenFollowing(LIF):
 
 
 class OffByOne(LIF):
-    def reverse(self, state: Any, states: Any, inputs: Any, outputs: LIFOutputs, **more: Any) -> ChunkGradients:
+    def reverse(
+        self, state: Any, states: Any, inputs: Any, outputs: SpikingOutputs, **more: Any
+    ) -> ChunkGradients:
         found = super().reverse(state, states, inputs, outputs, **more)
         spikes = outputs.spikes.dense(states.dtype)
         late = self._rows(states).t() @ self._rows(spikes)
@@ -442,7 +445,7 @@ class Unregistered(LIF):
 
 
 class ForgetsSpikes(LIF):
-    def last(self, outputs: LIFOutputs) -> LIFBefore:
+    def last(self, outputs: SpikingOutputs) -> SpikesBefore:
         found = super().last(outputs)
         return found._replace(fired=torch.zeros_like(found.fired))
 

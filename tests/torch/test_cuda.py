@@ -15,7 +15,7 @@ from ckptplan import InputError, Plan
 from ckptplan.torch import Compile, bptt, plan_for
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.device.memory import available_bytes
-from ckptplan.torch.device.meters import measure_allocated
+from ckptplan.torch.device.meters import make_meter
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.store.host import HostStore
 from tests.torch.support import MACHINE, assert_close, gradients, plain, plan_of
@@ -199,7 +199,7 @@ def test_a_limit_of_memory_is_kept_on_the_device() -> None:
     network = Network(size=256, batch=64, dtype=torch.float32)
     plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit_of(network))
     network.planned(plan)
-    with measure_allocated(torch.device("cuda")) as allocated:
+    with make_meter(torch.device("cuda")) as allocated:
         network.planned(plan)
     assert plan.strategy != "base"
     assert allocated.peak <= limit_of(network)
@@ -286,7 +286,7 @@ def test_the_limit_holds_by_the_allocator(share: float) -> None:
     limit = round(share * int(found[1].replace(",", "")))
     for _ in range(3):
         module.zero_grad()
-        with measure_allocated(torch.device("cuda")) as allocated:
+        with make_meter(torch.device("cuda")) as allocated:
             bptt(cell, inputs, state, squares, memory=limit).loss.backward()
         assert allocated.peak <= 1.03 * limit
 

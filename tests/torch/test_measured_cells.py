@@ -44,7 +44,6 @@ def made(cell: Any, state: Any = None, make_inputs: Callable[[int], Any] | None 
         state=torch.zeros(BATCH, NEURONS) if state is None else state,
         device=torch.device("cpu"),
         make_inputs=make_inputs or (lambda steps: torch.randn(steps, BATCH, NEURONS)),
-        parameters=tuple(cell.parameters()) if isinstance(cell, torch.nn.Module) else (),
         seed=0,
     )
 
@@ -450,13 +449,11 @@ class Broken(torch.nn.Module):
 
 @with_compiler
 def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(pieces: TorchNetwork) -> None:
-    broken = Broken()
     theirs = replace(
         pieces,
-        cell=broken,
+        cell=Broken(),
         state=torch.zeros(3, 8),
         make_inputs=lambda count: torch.zeros(count, 3, 4),
-        parameters=tuple(broken.parameters()),
     )
     with pytest.raises(InputError, match=r"is 2, but .*graph break at test_measured_cells.py"):
         compile_pieces(theirs)

@@ -25,7 +25,7 @@ from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, check, measured_sizes, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.device.meters import LiveBytes, measure_allocated
+from ckptplan.torch.device.meters import LiveBytes, make_meter
 from ckptplan.torch.fit import limited
 from ckptplan.units import parse_bytes
 from tests.torch.limit_tables import count_calls, mean_square
@@ -245,7 +245,7 @@ def test_sums_of_gradients_grow_in_place(tmp_path: Path) -> None:
     for choice in choices:
         for _ in range(2):
             cell.zero_grad()
-            with measure_allocated(torch.device("cpu")) as allocated:
+            with make_meter(torch.device("cpu"), is_compiled=True) as allocated:
                 run(choice)
         assert allocated.peak <= (1 + TOLERANCE) * limit
         cell.zero_grad()

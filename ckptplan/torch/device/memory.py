@@ -89,16 +89,9 @@ def available_bytes(device: torch.device) -> int | None:
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)
         # torch.cuda.set_per_process_memory_fraction limits what the allocator may take.
-        allowed = int(_read_fraction(device) * total)
+        allowed = int(torch.cuda.get_per_process_memory_fraction(number_device(device)) * total)
         return int(max(0, min(free, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device))
     return find_free_memory()
-
-
-def _read_fraction(device: torch.device) -> float:
-    """Return the share of a device's memory that PyTorch's allocator may take; 1 if it is not known."""
-    read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
-    # The function needs a device with a number.
-    return 1.0 if read is None else float(read(number_device(device)))
 
 
 def number_device(device: torch.device) -> int:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Self, TypeAlias
 
 import torch
@@ -36,13 +35,6 @@ def choose_clock(device: torch.device) -> Clock:
 def name_clock(device: torch.device) -> Literal["wall time", "processor time"]:
     """Return the name of the time that ``choose_clock`` measures."""
     return "wall time" if choose_clock(device) is time.perf_counter else "processor time"
-
-
-@dataclass
-class Allocated:
-    """The peak of the allocated bytes, beyond the bytes at the beginning."""
-
-    peak: int = 0
 
 
 class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
@@ -81,55 +73,42 @@ class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
         torch.cuda.reset_peak_memory_stats(self._device)
 
 
-@contextmanager
-def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedBytes]:
-    """Measure the bytes that the block allocates on a device; ``peak`` is known afterwards."""
-    if device.type == "cuda":
-        with AllocatedBytes(device) as counted:
-            yield counted
-        return
-    allocated = Allocated()
-    # Not torch.profiler, which writes lines of its own to standard error.
-    legacy: Any = torch.autograd
-    kind: Any = torch._C._profiler
-    settings = kind.ProfilerConfig(
-        kind.ProfilerState.CPU, False, True, False, False, False, kind._ExperimentalConfig()
-    )
-    legacy._enable_profiler_legacy(settings)
-    try:
-        yield allocated
-    finally:
-        records = legacy._disable_profiler_legacy()
-    # Count from zero, since the bytes at the beginning are not known.
-    now = 0
-    for event in (record for thread in records for record in thread if record.kind() == "memory_alloc"):
-        now += event.cpu_memory_usage()
-        allocated.peak = max(allocated.peak, now)
-
-
 class AllocatedPeak(AbstractContextManager["AllocatedPeak"]):
-    """Counts the peak of the bytes that the block allocates, which is known afterwards."""
+    """Counts the peak of the bytes that the block allocates on a CPU, which is known afterwards.
 
-    now = 0
+    The bytes of compiled code count, too. The current bytes are not known, and are zero.
+    """
 
-    def __init__(self, device: torch.device) -> None:
-        self._measuring = measure_allocated(device)
-        self._allocated: Allocated | AllocatedBytes = Allocated()
+    now = peak = 0
 
     def __enter__(self) -> Self:
-        self._allocated = self._measuring.__enter__()
+        # Not torch.profiler, which writes lines of its own to standard error.
+        kind: Any = torch._C._profiler
+        settings = kind.ProfilerConfig(
+            kind.ProfilerState.CPU, False, True, False, False, False, kind._ExperimentalConfig()
+        )
+        legacy: Any = torch.autograd
+        legacy._enable_profiler_legacy(settings)
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._measuring.__exit__(*error)
-
-    @property
-    def peak(self) -> int:
-        """The most bytes."""
-        return self._allocated.peak
+    def __exit__(self, *_: object) -> None:
+        legacy: Any = torch.autograd
+        records = legacy._disable_profiler_legacy()
+        # Count from zero, since the bytes at the beginning are not known.
+        now = 0
+        for event in (record for thread in records for record in thread if record.kind() == "memory_alloc"):
+            now += event.cpu_memory_usage()
+            self.peak = max(self.peak, now)
 
     def forget(self) -> None:
         """Do nothing, since the peak is known only at the end of the block."""
+
+
+class _Tracked(weakref.ref[torch.UntypedStorage]):
+    """A weak reference to a storage, with its address and the bytes that count."""
+
+    key: int
+    size: int
 
 
 class LiveBytes(TorchDispatchMode):
@@ -141,10 +120,21 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = 0
-        self.peak = 0
-        self._alive: dict[int, weakref.ref[Any]] = {}
-        self._outside: dict[int, weakref.ref[Any]] = {}
+        self.peak = self._live = 0
+        #: The storages by their addresses; those that were created outside have size 0.
+        self._tracked: dict[int, _Tracked] = {}
+        #: Storages that were freed since bytes were added up. Their callback runs no Python code, in which
+        #: Python would ignore a KeyboardInterrupt.
+        self._freed: list[Any] = []
+
+    @property
+    def now(self) -> int:
+        """The current bytes."""
+        while self._freed:
+            tracked = self._freed.pop()
+            self._live -= tracked.size
+            del self._tracked[tracked.key]
+        return self._live
 
     def forget(self) -> None:
         """Reset the peak to the current bytes."""
@@ -161,7 +151,7 @@ class LiveBytes(TorchDispatchMode):
         # Storages of the arguments were created outside, unless they are already counted.
         for value in tree_iter((args, kwargs)):
             for storage in _list_storages(value):
-                self._exclude(storage)
+                self._track(storage, 0)
         if func is torch.ops.aten.add.Tensor and _grows(args[0]):
             # Under a mode, autograd would add to a copy.
             func = torch.ops.aten.add_.Tensor
@@ -169,28 +159,19 @@ class LiveBytes(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
             for storage in _list_storages(value):
-                self._count(storage)
+                # Tensors without memory stand for layouts.
+                self._track(storage, 0 if storage.device.type == "meta" else storage.nbytes())
+        self.peak = max(self.peak, self.now)
         return result
 
-    def _exclude(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._alive and key not in self._outside:
-            self._outside[key] = weakref.ref(storage, lambda _: self._outside.pop(key))
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._alive or key in self._outside:
-            return
-        # Tensors without memory stand for layouts.
-        size = 0 if storage.device.type == "meta" else storage.nbytes()
-
-        def subtract(_: object) -> None:
-            self.now -= size
-            del self._alive[key]
-
-        self._alive[key] = weakref.ref(storage, subtract)
-        self.now += size
-        self.peak = max(self.peak, self.now)
+    def _track(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Count a storage with ``size`` bytes, unless it is known."""
+        # A new storage may have the address of one that was freed.
+        live, key = self.now, storage._cdata
+        if key not in self._tracked:
+            tracked = self._tracked[key] = _Tracked(storage, self._freed.append)
+            tracked.key, tracked.size = key, size
+            self._live = live + size
 
 
 def _grows(total: object) -> bool:
@@ -208,3 +189,17 @@ def _list_storages(value: object) -> list[torch.UntypedStorage]:
         return [part.untyped_storage() for part in (value.crow_indices(), value.col_indices(), value.values())]
     dense = value.layout is torch.strided and not value._is_zerotensor()
     return [value.untyped_storage()] if dense else []
+
+
+#: A counter of the current and of the peak bytes of tensors on a device.
+Meter: TypeAlias = AllocatedBytes | AllocatedPeak | LiveBytes
+
+
+def make_meter(device: torch.device, *, is_compiled: bool = False) -> Meter:
+    """Return a context that counts the bytes of tensors on a device.
+
+    Inside compiled code, no operation is dispatched, so that allocators count there.
+    """
+    if device.type == "cuda":
+        return AllocatedBytes(device)
+    return AllocatedPeak() if is_compiled else LiveBytes()

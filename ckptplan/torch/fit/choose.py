@@ -78,6 +78,7 @@ class Space:
         kept_bytes: the bytes that the call holds all the time.
         grad_bytes: the bytes that the call holds in the backward pass, such as gradients of inputs.
         working: the bytes that steps may work with in addition to the measured ones.
+        takes_single_steps: whether a ``ChunkCell`` works with the outputs and adjoints of one step at a time.
         keeps_caches: whether the caches of all steps have to stay.
         output_bytes: the bytes of the outputs that are returned; 0 if the call returns a loss.
         trial_bytes: the bytes that the trial of a first call takes; 0 in later calls.
@@ -89,6 +90,7 @@ class Space:
     kept_bytes: int = 0
     grad_bytes: int = 0
     working: int = 0
+    takes_single_steps: bool = False
     keeps_caches: bool = False
     output_bytes: int = 0
     trial_bytes: int = 0
@@ -152,7 +154,15 @@ def choose_plan(measurement: Measurement, steps: int, space: Space) -> Plan:
 
     Raises Infeasible if no plan fits.
     """
-    return _choose(measurement.repeat(space.sequences), steps, replace(space, trial_bytes=0))
+    plan = _choose(measurement.repeat(space.sequences), steps, replace(space, trial_bytes=0))
+    if not space.takes_single_steps:
+        return plan
+    return _add_note(plan, SINGLE_STEPS, "there is room for outputs and adjoints of one step at a time")
+
+
+def _add_note(plan: Plan, field: str, text: str) -> Plan:
+    note = BasisEntry(field=field, kind="derived", text=text)
+    return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
 
 
 @lru_cache(maxsize=1024)
@@ -233,22 +243,11 @@ def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
         recomputed_steps=predicted.recomputed_steps + steps,
         recomputed_without_cache=predicted.recomputed_without_cache + steps * (not measurement.cache_bytes),
     )
-    note = BasisEntry(
-        field=POSTPONED,
-        kind="derived",
-        text=f"the last {steps} steps run without a tape, and are recorded when gradients arrive, so that the "
-        "loss of the outputs finds room",
+    text = (
+        f"the last {steps} steps run without a tape, and are recorded when gradients arrive, so that the "
+        "loss of the outputs finds room"
     )
-    entries = (*plan.estimate_basis, note)
-    return plan.model_copy(update={"predicted": postponed, "estimate_basis": entries})
-
-
-def note_single_steps(plan: Plan) -> Plan:
-    """Return a plan with a note that it has room for the outputs of only one step at a time."""
-    note = BasisEntry(
-        field=SINGLE_STEPS, kind="derived", text="there is room for outputs and adjoints of one step at a time"
-    )
-    return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
+    return _add_note(plan.model_copy(update={"predicted": postponed}), POSTPONED, text)
 
 
 def _pick(plans: list[Plan], space: Space) -> Plan:

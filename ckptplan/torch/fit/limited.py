@@ -21,19 +21,18 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS, TRIAL_STEPS, run_plain_steps
+from ckptplan.torch.device.meters import make_meter
 from ckptplan.torch.fit.choose import (
     ALONE,
     OtherSequences,
     Space,
     advise,
     choose_plan,
-    note_single_steps,
     read_limit,
     refuse,
 )
-from ckptplan.torch.fit.measure import Measurement, Probe, make_meter, measure, time_steps
-from ckptplan.torch.fit.survey import Survey, survey
-from ckptplan.torch.fit.watch import StaleSizesError, Watch, WatchedExecutor
+from ckptplan.torch.fit.measure import Measurement, Probe, measure, time_steps
+from ckptplan.torch.fit.watch import StaleSizesError, Watch, WatchedExecutor, survey
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.chunk_steps import count_working, cut_chunks, find_working, size_chunks
 from ckptplan.torch.run.executor import Executor
@@ -51,8 +50,7 @@ from ckptplan.torch.run_call import (
     try_call,
 )
 from ckptplan.torch.state.nests import count_bytes
-from ckptplan.torch.store.place import find_links
-from ckptplan.torch.store.remote import make_remote_store
+from ckptplan.torch.store.place import find_links, make_remote_store
 
 _logger = logging.getLogger("ckptplan.torch")
 #: How many steps with caches are timed at most.
@@ -124,8 +122,7 @@ class LimitedCall:
     calls: int = 0
     plan: Plan = field(init=False)
     _watch: Watch | None = field(default=None, init=False)
-    _surveyed: Survey | None = field(default=None, init=False)
-    _takes_single_steps: bool = field(default=False, init=False)
+    _surveyed: Watch | None = field(default=None, init=False)
 
     @classmethod
     def measure(cls, call: Call, memory: int | str, *, others: OtherSequences = ALONE) -> LimitedCall:
@@ -164,6 +161,7 @@ class LimitedCall:
         """Choose the plan. Measure all steps before the limit is refused. Raises InputError."""
         try:
             self.plan = choose_plan(self.sizes, self._steps, self.space)
+            return
         except Infeasible as error:
             if error.binding != "local_bytes":
                 raise
@@ -172,10 +170,6 @@ class LimitedCall:
                 return
             if self.calls or self._surveyed is not None:
                 raise self._refuse(error) from None
-        else:
-            if self._takes_single_steps:
-                self.plan = note_single_steps(self.plan)
-            return
         surveyed = self._survey()
         # With a larger limit, the first steps may be recorded in the other of these two ways.
         tried, probe = self.tried, Probe(self.tried.call)
@@ -195,10 +189,9 @@ class LimitedCall:
 
     def _take_single_steps(self) -> bool:
         """Let a ``ChunkCell`` work with one step at a time; return whether that leaves more memory."""
-        if self._takes_single_steps or not self.tried.call.has_own_backward:
+        if self.space.takes_single_steps or not self.tried.call.has_own_backward:
             return False
-        self._takes_single_steps = True
-        self.space = replace(self.space, working=_count_working(self.first, 1))
+        self.space = replace(self.space, takes_single_steps=True, working=_count_working(self.first, 1))
         return True
 
     def find_caches(self) -> None:
@@ -208,10 +201,10 @@ class LimitedCall:
             self._survey()
             _keep(_watched, key, (self.sizes, self.calls))
 
-    def _survey(self) -> Survey:
+    def _survey(self) -> Watch:
         """Measure the sizes of all steps."""
         _copy_buffers(self.tried, self.space.limit)
-        surveyed = self._surveyed = survey(self.tried)
+        surveyed = self._surveyed = survey(self.tried, self.first)
         self.sizes = surveyed.correct(self.sizes)
         if self.tried.scope.lifted:
             # The values that a failed call restores may be as large as the largest state.
@@ -238,7 +231,7 @@ class LimitedCall:
 
         def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
             limit, is_observed = self.space.limit, observer is not None
-            working = 1 if self._takes_single_steps else find_working(self.first.state_bytes, limit)
+            working = 1 if self.space.takes_single_steps else find_working(self.first.state_bytes, limit)
             call = cut_chunks(size_chunks(call, self.plan, working), self._list_actions)
             options |= {"plan": self.plan, "postpones_last": is_postponed(self.plan)}
             options["remote"] = make_remote_store(self.plan, call.place, call.device, is_observed=is_observed)

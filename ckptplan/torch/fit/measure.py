@@ -27,7 +27,7 @@ from ckptplan.torch.checking.trial import (
     list_trial_actions,
     run_plain_steps,
 )
-from ckptplan.torch.device.meters import AllocatedBytes, AllocatedPeak, LiveBytes
+from ckptplan.torch.device.meters import AllocatedPeak, make_meter
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.outputs import StackedOutputs
@@ -105,14 +105,13 @@ class Measurement:
         """Return the sizes of several sequences that keep states and tapes, while one works at a time."""
         return replace(self, state_bytes=sequences * self.state_bytes, tape_bytes=sequences * self.tape_bytes)
 
-    def cover(self, *, workspace_bytes: int, **sizes: int) -> Measurement:
-        """Return larger sizes as ``grow`` does, and at least a measured workspace."""
-        return replace(self.grow(**sizes), workspace_bytes=max(self.workspace_bytes, workspace_bytes))
-
-    def grow(self, *, state_bytes: int, shown_bytes: int, cache_bytes: int) -> Measurement:
+    def grow(
+        self, *, state_bytes: int, shown_bytes: int, cache_bytes: int, workspace_bytes: int = 0
+    ) -> Measurement:
         """Return the sizes of steps that may have a larger state, tape (by what graphs show) or cache.
 
-        The workspace without gradients of parameters grows by the same share as state and tape.
+        The workspace without gradients of parameters grows by the same share as state and tape, and at least to
+        ``workspace_bytes``.
         """
         state = max(self.state_bytes, state_bytes)
         tape = self.tape_bytes + max(0, shown_bytes - self.shown_bytes)
@@ -124,20 +123,8 @@ class Measurement:
             tape_bytes=tape,
             shown_bytes=max(self.shown_bytes, shown_bytes),
             cache_bytes=max(self.cache_bytes, cache_bytes),
-            workspace_bytes=fixed + math.ceil(share * (self.workspace_bytes - fixed)),
+            workspace_bytes=max(workspace_bytes, fixed + math.ceil(share * (self.workspace_bytes - fixed))),
         )
-
-
-def make_meter(
-    device: torch.device, *, is_compiled: bool = False
-) -> AllocatedBytes | AllocatedPeak | LiveBytes:
-    """Return a counter of the current and of the peak bytes of tensors on a device.
-
-    On a CPU, the current bytes are not known while compiled code runs, and count as zero.
-    """
-    if device.type == "cuda":
-        return AllocatedBytes(device)
-    return AllocatedPeak(device) if is_compiled else LiveBytes()
 
 
 class Probe:
@@ -308,8 +295,7 @@ def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: b
     with torch.enable_grad():
         probe = Probe(call) if probe is None else probe
         if not probe.has_observed:
-            actions = list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
-            _differentiate(first, scope, actions, probe, probe.enter)
+            _differentiate(first, scope, _list_measured(steps, is_tight=is_tight), probe, probe.enter)
         seconds = time_steps(first, scope, is_tight=is_tight)
     return Measurement(**probe.find_sizes(first), **seconds)
 
@@ -320,7 +306,7 @@ def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str,
     Steps with caches are timed in full and from their caches. Raises InputError if nothing requires a gradient.
     """
     steps, has_caches = call.inputs.steps, call.has_own_backward
-    actions = _list_timed_replays(steps) if has_caches else _list_timed(steps, is_tight=is_tight)
+    actions = _list_timed_replays(steps) if has_caches else _list_measured(steps, is_tight=is_tight)
     events: list[Event] = []
     with torch.enable_grad():
         for _ in range(_CACHE_RUNS if has_caches else 1):
@@ -393,6 +379,11 @@ def _differentiate(
     raise AssertionError("the last attempt returns or raises")
 
 
+def _list_measured(steps: int, *, is_tight: bool) -> list[Action]:
+    """Return actions with recordings of one step and of two, or of one step alone if there is little room."""
+    return list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
+
+
 def _list_timed_replays(steps: int) -> list[Action]:
     """Return actions by which most steps run in full, are replayed, and are recorded from their caches."""
     if steps < 2:
@@ -401,14 +392,3 @@ def _list_timed_replays(steps: int) -> list[Action]:
     first: list[Action] = [Save(0, Tier.LOCAL), Advance(0, last), Record(last, steps), Backward(last, steps)]
     first += [Load(0, Tier.LOCAL), Advance(0, last), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)]
     return [*first, Record(0, last), Backward(0, last)]
-
-
-def _list_timed(steps: int, *, is_tight: bool) -> list[Action]:
-    """Return actions with few runs of steps: an advance, and recordings of one step and of two."""
-    if steps < 3:
-        return list_trial_actions(steps)
-    first: list[Action] = [Save(0, Tier.LOCAL), Advance(0, 2), Record(2, 3), Backward(2, 3)]
-    if is_tight:
-        first += [Load(0, Tier.LOCAL), Advance(0, 1), Record(1, 2), Backward(1, 2)]
-        return [*first, Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 1), Backward(0, 1)]
-    return [*first, Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 2), Backward(0, 2)]

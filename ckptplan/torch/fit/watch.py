@@ -2,7 +2,8 @@
 
 A state may grow, and only later steps may use a part of a network. So some steps of the first sweep are
 recorded to count their bytes, and its last recording is made one step at a time. If steps take more than was
-planned, the sweep begins again under another plan.
+planned, the sweep begins again under another plan. Before that, and before a limit is refused, a survey records
+all steps, each alone, so that it takes no more memory than one step.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ckptplan.schedule.actions import Action, Save
+import torch
+
+from ckptplan.schedule.actions import Action, Advance, Save
+from ckptplan.torch.checking.trial import MAX_ATTEMPTS
+from ckptplan.torch.device.meters import make_meter
 from ckptplan.torch.fit.measure import Measurement
 from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.outputs import StackedOutputs
 from ckptplan.torch.run.steps import LateStateError
+from ckptplan.torch.run_call import TriedCall
+from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.units import format_bytes
 
 #: Steps of the first sweep that are recorded to count the bytes of their tapes, about evenly spread.
@@ -39,20 +47,30 @@ class Watch:
         limit: the limit of memory, in bytes.
         copies_state: whether steps write into the state, so that each recording begins with a copy.
         is_first: whether no call of this kind ran before, so that each recorded step is checked.
+        is_survey: whether all steps are recorded, whatever their sizes.
     """
 
     def __init__(
-        self, planned: Measurement, steps: int, *, limit: int, copies_state: bool = False, is_first: bool = True
+        self,
+        planned: Measurement,
+        steps: int,
+        *,
+        limit: int,
+        copies_state: bool = False,
+        is_first: bool = True,
+        is_survey: bool = False,
     ) -> None:
-        self._planned, self._steps, self._limit = planned, steps, limit
+        self._planned, self._steps, self._limit, self._is_survey = planned, steps, limit, is_survey
         self._most_parts = steps if is_first else _LATER_PARTS
         self._once_bytes = planned.once_bytes + (planned.state_bytes if copies_state else 0)
         #: The largest bytes of a state, of the tape of a step, and of its cache.
-        self._state = self._tape = self._cache = 0
+        self.state = self.tape = self._cache = 0
+        #: The bytes that the step with the largest tape works with, if they were measured.
+        self.workspace = 0
 
     def check_state(self, step: int, size: int) -> None:
         """Store and check the bytes of the state before a step. Raises StaleSizesError."""
-        self._state = max(self._state, size)
+        self.state = max(self.state, size)
         self._check(size, self._planned.state_bytes, "the state", step)
 
     def check_cache(self, step: int, size: int) -> None:
@@ -63,7 +81,7 @@ class Watch:
     def store_tape(self, start: int, stop: int, size: int) -> int:
         """Store the bytes that the graph of recorded steps shows; return the bytes of one step."""
         size = -(-max(0, size - self._planned.once_bytes) // (stop - start))
-        self._tape = max(self._tape, size)
+        self.tape = max(self.tape, size)
         return size
 
     def check_tape(self, start: int, stop: int, size: int) -> None:
@@ -81,7 +99,7 @@ class Watch:
             yield first, min(first + length, stop)
 
     def _check(self, size: int, planned: int, name: str, step: int) -> None:
-        if size > (1 + _SHARE) * planned:
+        if size > (1 + _SHARE) * planned and not self._is_survey:
             raise StaleSizesError(
                 f"{name} of step {step} takes {format_bytes(size, like=self._limit)}, more than the "
                 f"{format_bytes(planned, like=self._limit)} of the first steps"
@@ -89,13 +107,20 @@ class Watch:
 
     def list_samples(self, start: int, stop: int) -> Iterator[int]:
         """Yield the steps from ``start`` to ``stop`` that are recorded to count their bytes."""
+        if self._is_survey:
+            return iter(range(start, stop))
         # At unequal distances, since states may vary with a period.
         samples = {self._steps * number // (_SAMPLES + 1) + number % 3 for number in range(1, _SAMPLES + 1)}
         return (step for step in sorted(samples) if start <= step < stop)
 
     def correct(self, sizes: Measurement) -> Measurement:
         """Return sizes, each replaced by the observed size if that is larger."""
-        return sizes.grow(state_bytes=self._state, shown_bytes=self._tape, cache_bytes=self._cache)
+        return sizes.grow(
+            state_bytes=self.state,
+            shown_bytes=self.tape,
+            cache_bytes=self._cache,
+            workspace_bytes=self.workspace,
+        )
 
 
 class WatchedExecutor(Executor):
@@ -161,3 +186,78 @@ class WatchedExecutor(Executor):
     def _check_recording(self, start: int, stop: int) -> None:
         self._watch.check_state(stop, self.state.saved_bytes)
         self._watch.check_tape(start, stop, self.tapes[-1].step_bytes)
+
+
+def survey(tried: TriedCall, first: Measurement) -> Watch:
+    """Return a watch with the sizes of all steps of a call, and restore all changes.
+
+    Lift state that only later steps keep. The tape of a ``ChunkCell`` is its states, so that only its caches
+    may grow. Its steps run once, without tapes.
+
+    Arguments:
+        tried: the call, whose scope has copies of tensors that steps write in place.
+        first: the sizes of the first steps.
+
+    Raises LateStateError if a few attempts each find further state.
+    """
+    call, scope = tried.call, tried.scope
+    steps = call.inputs.steps
+    for attempt in range(MAX_ATTEMPTS):
+        watch = Watch(first, steps, limit=0, is_survey=True)
+        run = _SurveyExecutor(call, iter([Advance(0, steps, 0)]), scope, watch=watch)
+        try:
+            with torch.no_grad():
+                run.sweep()
+            break
+        except LateStateError as error:
+            scope.lift_tensors([part for part in error.carrying if part.is_content])
+            if attempt == MAX_ATTEMPTS - 1:
+                raise
+    try:
+        # The final state exists, too; in places, both the state of the caller and that of the steps exist.
+        watch.workspace = run.measure_largest() + (2 if scope.lifted else 1) * watch.state
+    finally:
+        scope.reach.restore(scope.start)
+        run.close()
+    return watch
+
+
+class _SurveyExecutor(WatchedExecutor):
+    """An executor that records each step alone, and keeps the state before the step with the largest tape."""
+
+    _largest: tuple[int, Checkpoint]
+
+    def _advance(self, start: int, stop: int, cached: int | None) -> None:
+        begin = self.state.save()
+        self._largest = start, begin
+        self._watch.check_state(start, begin.bytes)
+        super()._advance(start, stop, cached)
+        self._watch.check_state(stop, self.state.saved_bytes)
+
+    def _record_sample(self, step: int) -> None:
+        begin, largest = self.state.save(), self._watch.tape
+        super()._record_sample(step)
+        if self._watch.tape > largest:
+            self._largest = step, begin
+
+    def measure_largest(self) -> int:
+        """Return the bytes that the step with the largest tape works with, besides its tape."""
+        step, begin = self._largest
+        del self._largest
+        outputs = self.outputs
+        shapes = [tuple(whole.shape) for whole in getattr(outputs, "stacked", ())]
+        is_stacked = isinstance(outputs, StackedOutputs)
+        self.constants.insert()
+        try:
+            with make_meter(self._device, is_compiled=self.call.is_compiled) as meter:
+                self.state.load(begin)
+                tape = self.steps.record(step, step + 1)
+                held = max(meter.now, tape.step_bytes)
+                incoming = [torch.ones(()).expand(shape) for shape in (shapes if is_stacked else [()])]
+                self.steps.state_gradients = [
+                    torch.ones_like(end) if end.requires_grad else None for end in tape.ends
+                ]
+                self.steps.reverse(tape, incoming)
+        finally:
+            self.constants.remove()
+        return max(0, meter.peak - held)

@@ -12,13 +12,13 @@ import re
 import sys
 import threading
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,13 +30,16 @@ from ckptplan.torch.compile_options import Compile, CompileFallback, CompileProg
 from ckptplan.torch.entry import count_frames
 from ckptplan.torch.fit.limited import LimitedCall, run_within
 from ckptplan.torch.fit.measure import Measurement, measure
-from ckptplan.torch.pieces.compiled_steps import CompiledPiece, CompiledSteps, NotCompiled, PieceCell, Product
+from ckptplan.torch.pieces.compiled_steps import CompiledSteps, NotCompiled, PieceCell, Product
 from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
 from ckptplan.torch.pieces.length import describe_pieces
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.steps import Steps
 from ckptplan.torch.run_call import Results, run_plan, try_call
 from ckptplan.torch.state.nests import fill
+
+if TYPE_CHECKING:
+    from ckptplan.torch.pieces.compiler import CompiledPiece
 
 _logger = logging.getLogger("ckptplan.torch")
 #: If no length is given, pieces of these lengths are compiled and timed.
@@ -51,34 +54,20 @@ _UNCOMPILED_CALLS = 2
 #: The most kinds of calls whose pieces are kept.
 _MAX_KINDS = 64
 #: Finds the length of pieces in the cell of a workload that was measured in compiled pieces.
-_PIECES = re.compile(r"\bcompile=(\d+)")
-
-
-@dataclass(kw_only=True)
-class _Outcome:
-    """A compiled piece, or None if steps run as they are written, and a warning to show once."""
-
-    piece: CompiledPiece | None = None
-    warning: str = ""
-
-
-@dataclass(kw_only=True)
-class _Shapes:
-    """The number of calls of one code by their shapes, and whether pieces were compiled for any shapes."""
-
-    calls: dict[Any, int] = field(default_factory=dict)
-    is_compiled: bool = False
+_NAMED_LENGTH = re.compile(r"\bcompile=(\d+)")
 
 
 _lock = threading.RLock()
-_outcomes: OrderedDict[Any, _Outcome] = OrderedDict()
-_shapes_by_code: OrderedDict[Any, _Shapes] = OrderedDict()
+#: The piece of each kind of calls, None if its steps run as they are written.
+_pieces: OrderedDict[Any, CompiledPiece | None] = OrderedDict()
+#: For code that was compiled: by other shapes, the number of calls that ran as they are written.
+_uncompiled: OrderedDict[Any, Counter[Any]] = OrderedDict()
 
 
 def forget_pieces() -> None:
     """Forget all compiled pieces."""
-    _outcomes.clear()
-    _shapes_by_code.clear()
+    _pieces.clear()
+    _uncompiled.clear()
 
 
 def count_pieces(plan: object, compile_: Compile | None, steps: int | None) -> int | None:
@@ -93,7 +82,7 @@ def count_pieces(plan: object, compile_: Compile | None, steps: int | None) -> i
     """
     if not isinstance(plan, Plan | Schedule) or steps == plan.steps:
         return None
-    named = _PIECES.search(plan.workload.cell or "") if isinstance(plan, Plan) else None
+    named = _NAMED_LENGTH.search(plan.workload.cell or "") if isinstance(plan, Plan) else None
     if named is None:
         length = compile_.steps if compile_ is not None else None
         return length if length and steps and -(-steps // length) == plan.steps else None
@@ -155,17 +144,12 @@ def _run_within(
         return run_within(call, memory, observer=observer)
     pieces = LimitedCall.measure(_cut_pieces(call, piece.length, piece), memory)
     steps = LimitedCall.measure(call, memory)
-    try:
-        pieces.choose()
-    except InputError:
-        return run_within(call, memory, observer=observer)
-    try:
-        steps.choose()
-    except InputError:
-        is_quicker = True
-    else:
-        is_quicker = pieces.plan.predicted.seconds < steps.plan.predicted.seconds
-    if not is_quicker:
+    fitting = []
+    for limited in (steps, pieces):
+        with suppress(InputError):
+            limited.choose()
+            fitting.append(limited)
+    if min(fitting, key=lambda limited: limited.plan.predicted.seconds, default=steps) is steps:
         return run_within(call, memory, observer=observer)
     results = _name_piece(pieces.run(observer), piece)
     pieces.report(f"compiled pieces of {piece.length} time steps, ")
@@ -193,41 +177,33 @@ def find_piece(call: Call, compile_: Compile) -> CompiledPiece | None:
 
     Warns of the reason once for each kind of calls. Raises InputError if the first steps are refused.
     """
+    code, _, shapes = kind = call.describe_kind()
+    lengths = _list_lengths(call, compile_)
+    key, code_key = (kind, compile_.steps, compile_.mode, lengths), (code, compile_.steps, compile_.mode)
     with _lock:
-        outcome = _find(call, compile_)
-        if outcome is None:
-            return None
-        warning, outcome.warning = outcome.warning, ""
-        if warning:
-            _warn(warning)
-        return None if outcome.piece is None or outcome.piece.failure is not None else outcome.piece
+        if key not in _pieces:
+            counts = _uncompiled.get(code_key)
+            if counts is not None and lengths:
+                counts[shapes] += 1
+                if counts[shapes] <= _UNCOMPILED_CALLS:
+                    return None
+            reason = ""
+            try:
+                _pieces[key] = _choose(call, compile_, lengths)
+                _uncompiled.setdefault(code_key, Counter())
+            except NotCompiled as error:
+                _pieces[key], reason = None, error.text
+            for table in (_pieces, _uncompiled):
+                while len(table) > _MAX_KINDS:
+                    table.popitem(last=False)
+            if reason:
+                _warn(reason)
+        piece = _pieces[key]
+        return None if piece is None or piece.failure is not None else piece
 
 
 def _warn(why: str, *, subject: str = "steps") -> None:
     warnings.warn(f"the {subject} run uncompiled: {why}", CompileFallback, stacklevel=count_frames())
-
-
-def _find(call: Call, compile_: Compile) -> _Outcome | None:
-    """Return the outcome for a call, and compile if it is new; None for the first calls of other shapes."""
-    code, _, shapes = kind = call.describe_kind()
-    lengths = _list_lengths(call, compile_)
-    outcome = _outcomes.get(key := (kind, compile_.steps, compile_.mode, lengths))
-    if outcome is not None:
-        return outcome
-    code_shapes = _shapes_by_code.setdefault((code, compile_.steps, compile_.mode), _Shapes())
-    code_shapes.calls[shapes] = code_shapes.calls.get(shapes, 0) + 1
-    if code_shapes.is_compiled and code_shapes.calls[shapes] <= _UNCOMPILED_CALLS and lengths:
-        return None
-    outcome = _Outcome()
-    try:
-        outcome.piece, code_shapes.is_compiled = _choose(call, compile_, lengths), True
-    except NotCompiled as error:
-        outcome.warning = error.text
-    _outcomes[key] = outcome
-    for table in (_outcomes, _shapes_by_code):
-        while len(table) > _MAX_KINDS:
-            table.popitem(last=False)
-    return outcome
 
 
 def _list_lengths(call: Call, compile_: Compile) -> tuple[int, ...]:
@@ -293,17 +269,9 @@ def _compile_product(call: Call, length: int, compile_: Compile, product: Produc
     with warnings.catch_warnings():
         # PyTorch's compiler uses deprecated functions of PyTorch.
         warnings.simplefilter("ignore", DeprecationWarning)
-        from ckptplan.torch.pieces.compiler import CompiledFunction, set_compiler
+        from ckptplan.torch.pieces.compiler import CompiledPiece
 
-    advance, record = (CompiledFunction(mode=compile_.mode) for _ in range(2))
-    piece = CompiledPiece(
-        length=length,
-        product=product,
-        advance=advance,
-        record=record,
-        settings=set_compiler,
-        reuses_memory=record.reuses_memory,
-    )
+    piece = CompiledPiece(length=length, product=product, mode=compile_.mode)
     suffix = ", without the loss" if call.losses and product == "outputs" else ""
     tried = replace(_cut_pieces(call, length, piece, count=_TRIAL_PIECES), verify=True, is_closed=False)
     with _reporting(f"pieces of {length} steps{suffix}", compile_.progress or _report_on_terminal):

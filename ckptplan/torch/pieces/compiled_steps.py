@@ -10,9 +10,7 @@ compiled again. ``SHIFT`` is added to the number, since the compiler treats 0 an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -23,7 +21,6 @@ from ckptplan.torch.pieces.inputs import PieceLoss
 from ckptplan.torch.run.gradients import Gradient
 from ckptplan.torch.run.outputs import SummedLoss, check_scalar
 from ckptplan.torch.run.steps import Cell, Steps, Tape, check_result
-from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.torch.state.nests import Nest, fill, flatten, stack
 
 #: Added to the number of a step.
@@ -32,8 +29,6 @@ SHIFT = 2
 VARIABLE = "ckptplan_start"
 #: What a piece returns besides the state: the losses of its steps, one loss of all steps, or their outputs.
 Product: TypeAlias = Literal["loss", "chunk_loss", "outputs"]
-#: How many pieces run as they are written, to see whether the form of the state stays the same.
-_SETTLED = 2
 
 
 class NotCompiled(RuntimeError):  # noqa: N818 - what it is, not what it says
@@ -104,59 +99,6 @@ class PieceCell:
         return state, stack(outputs)
 
 
-def describe_form(state: Checkpoint) -> tuple[Any, Any]:
-    """Return the values and shapes of a state, and further properties for which a piece is compiled."""
-    leaves = state.leaves
-    places = {id(leaf): place for place, leaf in enumerate(leaves)}
-    shapes = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
-    kinds = [(leaf.requires_grad, leaf.stride(), places[id(leaf)]) for leaf in leaves]
-    return ([nest.describe() for nest in state.nests], shapes), kinds
-
-
-@dataclass(kw_only=True, eq=False)
-class CompiledPiece:
-    """Runs K steps at a time, compiled.
-
-    Arguments:
-        length: K.
-        product: what it returns besides the state.
-        advance: runs the steps without a tape, with the arguments of ``run_steps``.
-        record: runs the steps with a tape.
-        settings: returns a context in which PyTorch's compiler is set for pieces.
-        reuses_memory: whether a run overwrites the results of the run before, as CUDA graphs do.
-    """
-
-    length: int
-    product: Product
-    advance: Callable[..., tuple[Any, Any]]
-    record: Callable[..., tuple[Any, Any]]
-    settings: Callable[[], AbstractContextManager[None]]
-    reuses_memory: bool = False
-    #: The reason why pieces cannot run, None if they can.
-    failure: NotCompiled | None = None
-    #: The values and shapes of the states after two pieces that ran as they are written.
-    shapes: list[Any] = field(default_factory=list)
-    #: By whether steps are recorded: the further properties of states for which a piece is compiled.
-    kinds: dict[bool, Any] = field(default_factory=dict)
-
-    def learn(self, state: Checkpoint, *, records: bool) -> None:
-        """Learn the form of states from a state after steps that ran as they are written."""
-        shapes, kinds = describe_form(state)
-        if len(self.shapes) < _SETTLED:
-            self.shapes.append(shapes)
-        if any(earlier != self.shapes[0] for earlier in self.shapes):
-            self.failure = NotCompiled(
-                "the state holds numbers outside of tensors, or shapes, that differ from step to step",
-                whatever_loss=True,
-            )
-        self.kinds.setdefault(records, kinds)
-
-    def fits(self, state: Checkpoint, *, records: bool) -> bool:
-        """Return whether a state has the form that the piece is compiled for."""
-        is_settled = len(self.shapes) == _SETTLED and records in self.kinds
-        return is_settled and describe_form(state) == (self.shapes[0], self.kinds[records])
-
-
 class CompiledSteps(Steps):
     """The steps of a call. Whole pieces of them run compiled.
 
@@ -164,12 +106,12 @@ class CompiledSteps(Steps):
 
     Arguments:
         args, options: those of ``Steps``.
-        piece: the compiled piece.
+        piece: the ``CompiledPiece``, whose module imports PyTorch's compiler, which takes seconds.
     """
 
     is_compiled = True
 
-    def __init__(self, *args: Any, piece: CompiledPiece, **options: Any) -> None:
+    def __init__(self, *args: Any, piece: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._piece, self._has_pieces = piece, isinstance(self.cell, PieceCell)
         self._step_cell = self.cell.cell if isinstance(self.cell, PieceCell) else self.cell
@@ -217,12 +159,11 @@ class CompiledSteps(Steps):
         is_whole = last - first == piece.length and piece.failure is None
         if not is_whole or not piece.fits(self.state.read(), records=records):
             return None
-        run = piece.record if records else piece.advance
         given = fill(nest, rows if records else [leaf.detach() for leaf in rows])
         passed = self.state.passed
         try:
-            values, passed.value = run(
-                self._step_cell, self._loss, first + SHIFT, passed.value, given, product=piece.product
+            values, passed.value = piece.run(
+                self._step_cell, self._loss, first + SHIFT, passed.value, given, records=records
             )
         except NotCompiled as error:
             piece.failure = error

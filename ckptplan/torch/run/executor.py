@@ -33,7 +33,7 @@ from ckptplan.torch.state.lifted import Checkpoint, LiftedContent, LiftedState, 
 from ckptplan.torch.state.nests import NestMemo, fill, flatten, is_differentiable, open_nest, read_versions
 from ckptplan.torch.state.places import Holder, Place, join_names
 from ckptplan.torch.state.reach import Snapshot
-from ckptplan.torch.store.store import LocalStore, Store
+from ckptplan.torch.store.store import Store
 
 #: Called as ``observer(action, executor)`` after each action.
 Observer = Callable[[Action, Any], object]
@@ -103,8 +103,8 @@ class Executor:
         dtypes = (*self.context.dtypes, *(tensor.dtype for tensor in tensors if is_differentiable(tensor)))
         self._verifier = Verifier(dtypes or (torch.get_default_dtype(),)) if call.compares else None
         #: The stores of the checkpoints of each tier.
-        self._local = LocalStore()
-        self.stores: dict[Tier, Store] = {Tier.LOCAL: self._local, Tier.REMOTE: remote or LocalStore()}
+        self._local = Store()
+        self.stores: dict[Tier, Store] = {Tier.LOCAL: self._local, Tier.REMOTE: remote or Store()}
         self.tapes: list[Tape] = []
         #: The clock of the observer or the one that fits the device, and its time when the action began.
         self.clock: Clock = getattr(observer, "clock", None) or choose_clock(self._device)

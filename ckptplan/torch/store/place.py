@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage import place as places
 from ckptplan.storage.memory import find_cached_room
 from ckptplan.storage.place import Link, OffloadPlace, Rates, count_moves, time_again, time_handoff, time_moves
-from ckptplan.storage.remote_folder import StateFiles, make_parent
+from ckptplan.storage.remote_folder import StateFiles, check_room, make_parent
 from ckptplan.torch.store.files import FileStore
 from ckptplan.torch.store.host import HostStore
 from ckptplan.torch.store.store import TensorStore
@@ -80,6 +83,37 @@ def make_store(
         return HostStore(device, ahead=ahead)
     folder = make_parent(place.folder, field=place.field)
     return FileStore(StateFiles(folder, through=through, field=place.field), device, ahead=ahead)
+
+
+def check_room_of(plan: Plan | Schedule, place: OffloadPlace | None) -> None:
+    """Raise InputError if a folder has no room for the remote checkpoints of a plan."""
+    if place is not None and place.folder is not None and isinstance(plan, Plan):
+        check_room(place.folder, plan.predicted.remote_peak_bytes, field=place.field)
+
+
+def make_remote_store(
+    plan: Plan | Schedule, place: OffloadPlace | None, device: torch.device, *, is_observed: bool
+) -> TensorStore[Any] | None:
+    """Return the store for the remote checkpoints of a plan; None if the plan has none.
+
+    Arguments:
+        plan: the plan.
+        place: a folder, or host memory if it is None.
+        device: the device on which steps run.
+        is_observed: whether an observer measures each action, so that no transfer may overlap compute.
+
+    Raises InputError if a folder cannot be used.
+    """
+    schedule = schedule_of(plan) if isinstance(plan, Plan) else plan
+    place, overlaps = place or OffloadPlace(folder=None), schedule.overlaps and not is_observed
+    if not isinstance(plan, Plan):
+        return make_store(place, device, ahead=overlaps)
+    predicted = plan.predicted
+    if not predicted.remote_peak_bytes:
+        return None
+    room = find_host_room(device, predicted.local_peak_bytes)
+    through = room is not None and predicted.remote_peak_bytes > room
+    return make_store(place, device, ahead=overlaps, through=through)
 
 
 def _time_states(

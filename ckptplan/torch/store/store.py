@@ -1,4 +1,4 @@
-"""The interface of stores, and the store that keeps checkpoints on the device."""
+"""Stores of checkpoints: on the device, and the base of those that keep tensors elsewhere."""
 
 from __future__ import annotations
 
@@ -17,64 +17,44 @@ from ckptplan.torch.state.nests import count_bytes, read_versions
 _Stored = TypeVar("_Stored")
 
 
-class Store(ABC):
-    """Keeps checkpoints by the numbers of their states."""
+class Store:
+    """Keeps checkpoints by the numbers of their states, on the device, as they are."""
 
     #: Whether it can fetch checkpoints ahead of time.
     fetches_ahead = False
-
-    @property
-    @abstractmethod
-    def bytes(self) -> int:
-        """The bytes of the tensors that it keeps."""
-
-    @abstractmethod
-    def put(self, number: int, checkpoint: Checkpoint, *, message_size: int = 1) -> None:
-        """Keep a checkpoint, which moves in a message of ``message_size`` checkpoints."""
-
-    @abstractmethod
-    def get(self, number: int) -> Checkpoint:
-        """Return a checkpoint on the device; it stays stored."""
-
-    @abstractmethod
-    def drop(self, number: int) -> None:
-        """Delete a checkpoint."""
-
-    def expect(self, numbers: tuple[int, ...]) -> None:  # noqa: B027 - most stores have nothing to fetch
-        """Announce the checkpoints of the next message, so that they may be fetched while steps run."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Delete all checkpoints."""
-
-
-class LocalStore(Store):
-    """Keeps checkpoints as they are."""
 
     def __init__(self) -> None:
         self._checkpoints: dict[int, Checkpoint] = {}
 
     @property
     def bytes(self) -> int:
-        return sum(checkpoint.bytes for checkpoint in self._checkpoints.values())
+        """The bytes of the tensors that it keeps."""
+        return sum(checkpoint.bytes for checkpoint in self)
 
     def __iter__(self) -> Iterator[Checkpoint]:
         return iter(self._checkpoints.values())
 
     def put(self, number: int, checkpoint: Checkpoint, *, message_size: int = 1) -> None:
+        """Keep a checkpoint, which moves in a message of ``message_size`` checkpoints."""
         self._checkpoints[number] = checkpoint
 
     def get(self, number: int) -> Checkpoint:
+        """Return a checkpoint on the device; it stays stored."""
         return self._checkpoints[number]
 
     def drop(self, number: int) -> None:
+        """Delete a checkpoint."""
         del self._checkpoints[number]
 
+    def expect(self, numbers: tuple[int, ...]) -> None:
+        """Announce the checkpoints of the next message, so that they may be fetched while steps run."""
+
     def close(self) -> None:
+        """Delete all checkpoints."""
         self._checkpoints.clear()
 
 
-class TensorStore(Store, Generic[_Stored]):
+class TensorStore(Store, ABC, Generic[_Stored]):
     """Keeps the tensors of checkpoints elsewhere, and everything else of the checkpoints here.
 
     Subclasses say how tensors are written, read and released. A tensor that is in several places of a state
@@ -82,10 +62,11 @@ class TensorStore(Store, Generic[_Stored]):
     """
 
     def __init__(self) -> None:
-        #: For each state: its stored tensors and their bytes; the checkpoint without tensors, and for each leaf
-        #: the number of its stored tensor, or the tensor itself.
+        super().__init__()
+        #: For each state: its stored tensors and their bytes, and for each leaf of its checkpoint the number of
+        #: its stored tensor, or the tensor itself. The checkpoints have no tensors.
         self._stored: dict[int, tuple[_Stored, int]] = {}
-        self._structures: dict[int, tuple[Checkpoint, list[int | Tensor]]] = {}
+        self._places: dict[int, list[int | Tensor]] = {}
 
     @property
     def bytes(self) -> int:
@@ -96,17 +77,18 @@ class TensorStore(Store, Generic[_Stored]):
         unique = {id(leaf): leaf for leaf in checkpoint.leaves if leaf.layout is torch.strided}
         order = {key: place for place, key in enumerate(unique)}
         self.keep(number, tuple(unique.values()), message_size=message_size)
-        places = [order.get(id(leaf), leaf) for leaf in checkpoint.leaves]
-        self._structures[number] = replace(checkpoint, leaves=[], versions=[]), places
+        self._places[number] = [order.get(id(leaf), leaf) for leaf in checkpoint.leaves]
+        self._checkpoints[number] = replace(checkpoint, leaves=[], versions=[])
 
     def get(self, number: int) -> Checkpoint:
-        checkpoint, places = self._structures[number]
-        tensors = self.fetch(number)
+        tensors, places = self.fetch(number), self._places[number]
         leaves = [place if isinstance(place, Tensor) else tensors[place] for place in places]
-        return replace(checkpoint, leaves=leaves, versions=read_versions(leaves))
+        return replace(self._checkpoints[number], leaves=leaves, versions=read_versions(leaves))
 
     def drop(self, number: int) -> None:
-        self._structures.pop(number, None)
+        # Tensors of caches are stored without a checkpoint.
+        self._checkpoints.pop(number, None)
+        self._places.pop(number, None)
         self._release(number, self._stored.pop(number)[0])
 
     def keep(self, number: int, tensors: Sequence[Tensor], *, message_size: int = 1) -> None:

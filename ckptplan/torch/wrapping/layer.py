@@ -16,14 +16,12 @@ from torch import _VF, Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.entry import as_entry
-from ckptplan.torch.fit.choose import OtherSequences
+from ckptplan.torch.fit.choose import ALONE, OtherSequences
 from ckptplan.torch.pieces.inputs import PieceInputs, reverse_each
-from ckptplan.torch.pieces.length import PieceRun, run_pieces
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.wrapping.axes import lead_into_graphs
-from ckptplan.torch.wrapping.wrapped import Wrapped
+from ckptplan.torch.wrapping.wrapped import WrappedPieces
 
 #: The hidden state of all layers, (layers, B, H) each: two tensors of an LSTM, one of other layers.
 Hidden: TypeAlias = tuple[Tensor, ...]
@@ -108,7 +106,7 @@ class LayerCell:
         return outputs, tuple(end)
 
 
-class LayerSequence(Wrapped):
+class LayerSequence(WrappedPieces):
     """``torch.nn.LSTM``, ``GRU`` or ``RNN`` with the same call and results, trained within a limit of memory.
 
     A step of the plan is a piece of the sequence. Without gradients, the wrapped layers run as they are.
@@ -118,35 +116,26 @@ class LayerSequence(Wrapped):
 
     Arguments:
         net: the layers.
-        piece: the time steps of a piece; None for the quickest length, or, with a plan, for pieces of equal
-            length.
         outputs: "all", or "last" for the last output of each sequence, (B, H), in place of all outputs.
         options: other arguments of ``wrap``.
 
     Raises InputError.
     """
 
-    piece: int | None
-    #: The pieces of the last call, for each of the sequences that it ran.
-    latest: tuple[PieceRun, ...]
     _outputs: str
 
-    def __init__(
-        self, net: torch.nn.RNNBase, *, piece: int | None = None, outputs: str = "all", **options: Any
-    ) -> None:
+    def __init__(self, net: torch.nn.RNNBase, *, outputs: str = "all", **options: Any) -> None:
         if not is_layer(net):
             raise InputError(
                 f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
                 field="net",
                 accepted="torch.nn.LSTM, GRU or RNN; move the code of a subclass into a module around it",
             )
-        if piece is not None:
-            check_count("piece", piece)
         if outputs not in ("all", "last"):
             raise InputError(f"is {quote_value(outputs)}", field="outputs", accepted="'all' or 'last'")
         super().__init__(net, **options)
-        # Not attributes of the layers.
-        vars(self).update(piece=piece, latest=(), _outputs=outputs)
+        # Not an attribute of the layers.
+        vars(self)["_outputs"] = outputs
 
     @as_entry
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
@@ -240,9 +229,7 @@ class LayerSequence(Wrapped):
                 outputs, end = self._run_cell(LayerCell(*shared, number % 2 == 1, keeps), data, hidden, sizes)
                 if not keeps:
                     # The last output of the layer that runs backwards is the output of its first step.
-                    end_rows = (
-                        data[-1:] if sizes is None else data[index_last(sizes).to(data.device)].unsqueeze(0)
-                    )
+                    end_rows = data[-1:] if sizes is None else _select_last(data, sizes).unsqueeze(0)
                     outputs = LayerCell(*shared)(hidden, end_rows)[1][0] if number % 2 else end[0][0]
                 results.append((outputs, end))
             ends += [end for _, end in results]
@@ -279,24 +266,14 @@ class LayerSequence(Wrapped):
             inputs = PieceInputs(data, length, batch_sizes=sizes, backwards=cell.backwards)
             return Call(cell=cell, inputs=inputs, state=state, is_closed=True, **self._options)
 
-        with self._explain_errors():
-            piece_run, results = run_pieces(
-                make_call,
-                steps,
-                plan=self._user_plan,
-                memory=self._memory,
-                piece=self.piece,
-                observer=self._observer,
-                others=self._count_other_sequences(cell, data),
-            )
-        vars(self).update(latest=(*self.latest, piece_run), plan=piece_run.plan)
+        results = self._run_pieces(make_call, steps, others=self._count_other_sequences(cell, data))
         return results.tensors[0] if cell.has_outputs else None, results.state
 
     def _count_other_sequences(self, cell: LayerCell, data: Tensor) -> OtherSequences:
         """Return the memory that the other sequences of a call take; none if layers run together."""
         net = self.net
         if not net.bidirectional:
-            return OtherSequences()
+            return ALONE
         output = 2 * data.numel() // data.shape[-1] * (net.proj_size or net.hidden_size) * data.itemsize
         dropped = output + output // data.itemsize if net.dropout and net.training else 0
         # A gradient from each direction, and their sum.
@@ -311,17 +288,16 @@ class LayerSequence(Wrapped):
         )
 
 
-def index_last(sizes: Tensor) -> Tensor:
-    """Return the row of the last time step of each packed sequence, given the batch sizes."""
-    sequence = torch.arange(int(sizes[0]), device=sizes.device)
-    lengths = (sizes.unsqueeze(1) > sequence).sum(0)
-    return (sizes.cumsum(0) - sizes)[lengths - 1] + sequence
+def _select_last(rows: Tensor, sizes: Tensor) -> Tensor:
+    """Return the rows of the last time step of each packed sequence, given the batch sizes."""
+    # In reverse, the last time steps are first.
+    return rows[reverse_each(sizes)[: int(sizes[0])].to(rows.device)]
 
 
 def take_last(outputs: Any, batch_first: bool) -> Tensor:
     """Return the last output of each sequence of the outputs of layers."""
     if isinstance(outputs, PackedSequence):
-        last = outputs.data[index_last(outputs.batch_sizes).to(outputs.data.device)]
+        last = _select_last(outputs.data, outputs.batch_sizes)
         return last if outputs.unsorted_indices is None else last[outputs.unsorted_indices]
     tensor: Tensor = outputs
     return tensor.select(-2 if batch_first or tensor.dim() == 2 else 0, -1)

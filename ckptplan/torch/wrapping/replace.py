@@ -10,7 +10,7 @@ import torch
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.storage.place import OffloadTo
-from ckptplan.torch.adapters.adapter import find_class
+from ckptplan.torch.adapters import find_class
 from ckptplan.torch.api import Verify
 from ckptplan.torch.fit.choose import read_limit
 from ckptplan.torch.wrapping.layer import is_layer
@@ -100,8 +100,6 @@ def _list_places(parent: torch.nn.Module, prefix: str) -> Iterator[_Place]:
 
 def _select_places(places: Sequence[_Place], modules: Iterable[str]) -> Iterator[_Place]:
     """Yield the places of layers that are named, or inside a module that is. Raises InputError."""
-    if isinstance(modules, str):
-        raise InputError(f"is the text {quote_value(modules)}", field="modules", accepted="a list of names")
     names = list(modules)
     for name in names:
         if not any(_is_inside(path, name) for *_, path in places):
@@ -121,9 +119,9 @@ def _is_inside(path: str, name: str) -> bool:
 
 def _takes_sequences(module: torch.nn.Module) -> bool:
     """Return whether a module keeps a state and takes a whole sequence in a call."""
-    if is_layer(module) or find_class(module, "norse", frozenset({"Lift"})):
+    if is_layer(module) or find_class(module, "norse", "Lift"):
         return True
-    if find_class(module, "spikingjelly", frozenset({"Dropout", "Dropout2d"})):
+    if find_class(module, "spikingjelly", "Dropout", "Dropout2d"):
         # The mask of dropout is a memory, too, but no state.
         return False
     # Neurons of SpikingJelly keep their state in memories.

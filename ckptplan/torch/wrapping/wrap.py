@@ -15,14 +15,13 @@ from ckptplan.errors import InputError, quote_value, refuse_arguments
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.place import OffloadTo
-from ckptplan.torch.adapters import NorseCell, TorchCell
-from ckptplan.torch.adapters.adapter import describe_place, find_class
+from ckptplan.torch.adapters import NorseCell, TorchCell, describe_place, find_class, list_step_modes
 from ckptplan.torch.api import Verify, check_call, read_outputs
 from ckptplan.torch.checking.cuts import COMPARED_STEPS, check_cuts, weigh_outputs
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
 from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
-from ckptplan.torch.pieces.length import PieceRun, fit_length, run_pieces
+from ckptplan.torch.pieces.length import fit_length
 from ckptplan.torch.run.call import Call, read_losses
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run_call import Results
@@ -31,7 +30,7 @@ from ckptplan.torch.state.places import has_graph
 from ckptplan.torch.state.reach import walk
 from ckptplan.torch.wrapping.axes import lead_into_graphs
 from ckptplan.torch.wrapping.layer import LayerSequence
-from ckptplan.torch.wrapping.wrapped import Wrapped
+from ckptplan.torch.wrapping.wrapped import Wrapped, WrappedPieces
 
 
 class StatefulSequence(Wrapped):
@@ -68,13 +67,14 @@ class StatefulSequence(Wrapped):
         """Return the outputs of all time steps, stacked.
 
         Arguments:
-            inputs: tensors of shape (T, ...), or nests of these; the module is called with their time steps.
+            inputs: tensors of shape (T, ...), or (B, T, ...) with ``time_dim=1``, or nests of these; the module
+                is called with their time steps.
             steps: T, for inputs without a time axis: each step gets the same.
             constants: keyword arguments that the module is called with in each step.
 
         Raises InputError.
         """
-        return read_outputs(self._run(self._begin(inputs, steps, constants)))
+        return self._read(self._execute(inputs, steps, constants, {}))
 
     @as_entry
     def bptt(
@@ -97,11 +97,11 @@ class StatefulSequence(Wrapped):
         Raises InputError.
         """
         losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=None)
-        return self._run(self._begin(inputs, steps, constants, losses=losses)).tensors[0]
+        return self._execute(inputs, steps, constants, losses).tensors[0]
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
         """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
-        return check_call(self._begin(inputs, steps, constants), self._user_plan, self._memory)
+        return check_call(self._begin(inputs, steps, constants, {}), self._user_plan, self._memory)
 
     def detach(self) -> None:
         """Detach the state from its graph, so that gradients of the next call do not flow into this call."""
@@ -109,11 +109,19 @@ class StatefulSequence(Wrapped):
             leaves, nest = flatten(place.get())
             place.set(fill(nest, [leaf.detach() for leaf in leaves], fresh=False))
 
-    def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any], *, losses: Any = None) -> Call:
+    def _execute(self, inputs: Any, steps: int | None, constants: dict[str, Any], losses: Any) -> Results:
+        """Reset the module; run a sequence."""
+        return self._run(self._begin(inputs, steps, constants, losses))
+
+    def _read(self, results: Results) -> Any:
+        """Return the outputs of all time steps."""
+        return read_outputs(results)
+
+    def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any], losses: Any) -> Call:
         """Reset the module; return the call of a sequence."""
         inputs = self._prepare(inputs, steps)
         cell = StatefulCell(self.net, constants)
-        return self._make_call(cell, inputs, (), losses=losses or {}, needs_state=True)
+        return self._make_call(cell, inputs, (), losses=losses, needs_state=True)
 
     def _prepare(self, inputs: Any, steps: int | None) -> Any:
         """Reset the module; return the inputs of a sequence."""
@@ -147,7 +155,7 @@ class StatefulSequence(Wrapped):
         return duplicate
 
 
-class MultiStepSequence(StatefulSequence):
+class MultiStepSequence(WrappedPieces, StatefulSequence):
     """A module that takes many time steps a call and keeps its state, as a module over sequences.
 
     A step of the plan is a piece of the sequence, which the module takes in one call. Networks of SpikingJelly
@@ -156,54 +164,18 @@ class MultiStepSequence(StatefulSequence):
     Arguments:
         net: the module.
         time_dim: the axis of time in its inputs and outputs, 0 or 1.
-        piece: the time steps of a piece; None for the quickest length, or, with a plan, for pieces of equal
-            length.
         options: other arguments of ``wrap``.
     """
 
     _time_dim: int
-    piece: int | None
-    #: The pieces of the last call.
-    latest: PieceRun | None
     #: The kinds of calls that may be cut anywhere.
     _compared_kinds: set[Any]
 
-    def __init__(
-        self, net: torch.nn.Module, *, time_dim: int = 0, piece: int | None = None, **options: Any
-    ) -> None:
+    def __init__(self, net: torch.nn.Module, *, time_dim: int = 0, **options: Any) -> None:
         if time_dim not in (0, 1) or isinstance(time_dim, bool):
             raise InputError(f"is {quote_value(time_dim)}", field="time_dim", accepted="0 or 1")
-        if piece is not None:
-            check_count("piece", piece)
         super().__init__(net, **options)
-        vars(self).update(_time_dim=time_dim, piece=piece, latest=None, _compared_kinds=set())
-
-    @as_entry
-    def forward(self, *inputs: Any, steps: int | None = None, **constants: Any) -> Any:
-        """Return the outputs of all time steps, as the module returns them for the whole sequence.
-
-        Arguments:
-            inputs: tensors with time as axis ``time_dim``, or nests of these.
-            steps: T, for inputs without a time axis: each step gets the same.
-            constants: keyword arguments that the module is called with for each piece.
-
-        Raises InputError.
-        """
-        results = self._run_pieces(inputs, steps, constants)
-        return fill(results.nest, [self._transpose(tensor) for tensor in results.tensors])
-
-    @as_entry
-    def bptt(
-        self,
-        *inputs: Any,
-        loss: Callable[[int, Any], Tensor] | None = None,
-        chunk_loss: Callable[[int, Any], Tensor] | None = None,
-        steps: int | None = None,
-        **constants: Any,
-    ) -> Tensor:
-        """Return the sum of a loss over the time steps, as ``StatefulSequence.bptt``. Raises InputError."""
-        losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=None)
-        return self._run_pieces(inputs, steps, constants, losses=losses).tensors[0]
+        vars(self).update(_time_dim=time_dim, _compared_kinds=set())
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
         """Compare two time steps in one call with two calls, then a call with a plain loop over pieces."""
@@ -213,22 +185,16 @@ class MultiStepSequence(StatefulSequence):
         length = self.piece or (count if self._user_plan is None else fit_length(self._user_plan, count, None))
         return check_call(make_call(length), self._user_plan, self._memory)
 
-    def _run_pieces(self, inputs: Any, steps: int | None, constants: Any, *, losses: Any = None) -> Results:
+    def _execute(self, inputs: Any, steps: int | None, constants: dict[str, Any], losses: Any) -> Results:
+        vars(self)["latest"] = ()
         make_call, count = self._make_calls(inputs, steps, constants)
-        with self._explain_errors():
-            if torch.is_grad_enabled() and self._options["verify"] and count >= COMPARED_STEPS:
+        if torch.is_grad_enabled() and self._options["verify"] and count >= COMPARED_STEPS:
+            with self._explain_errors():
                 self._check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
-            piece_run, results = run_pieces(
-                partial(make_call, losses=losses),
-                count,
-                plan=self._user_plan,
-                memory=self._memory,
-                piece=self.piece,
-                observer=self._observer,
-            )
-        if torch.is_grad_enabled():
-            vars(self).update(latest=piece_run, plan=piece_run.plan)
-        return results
+        return self._run_pieces(partial(make_call, losses=losses), count)
+
+    def _read(self, results: Results) -> Any:
+        return _transpose(read_outputs(results), self._time_dim)
 
     def _check_cuts(self, make_call: Callable[[int], Call]) -> None:
         """Compare calls of one and of several time steps, once for a kind of call. Raises InputError."""
@@ -249,11 +215,9 @@ class MultiStepSequence(StatefulSequence):
                     field="net",
                     accepted="store_v_seq = False, or potentials that the network returns",
                 )
-        sequence = self._prepare(inputs, steps)
-        leaves, nest = flatten(sequence)
-        sequence = fill(nest, [self._transpose(leaf) for leaf in leaves])
+        sequence = _transpose(self._prepare(inputs, steps), self._time_dim)
         count = PieceInputs(sequence, 1).steps
-        cell = MultiStepCell(self.net, constants, self._time_dim)
+        cell = StatefulCell(self.net, constants, time_dim=self._time_dim)
 
         def make_call(length: int, losses: Mapping[str, Any] | None = None) -> Call:
             pieces = [PieceLoss(loss, length, name == "loss") for name, loss in (losses or {}).items()]
@@ -268,46 +232,32 @@ class MultiStepSequence(StatefulSequence):
 
         return make_call, count
 
-    def _transpose(self, tensor: Tensor) -> Tensor:
-        """Exchange the axis of time with the first axis."""
-        return tensor.transpose(0, self._time_dim)
-
-
-class MultiStepCell:
-    """A module that takes many time steps a call and keeps its state, as a cell whose steps are pieces.
-
-    Arguments:
-        net: the module.
-        constants: keyword arguments of each call.
-        time_dim: the axis of time.
-    """
-
-    def __init__(self, net: torch.nn.Module, constants: dict[str, Any], time_dim: int) -> None:
-        self.net, self.constants, self.time_dim = net, constants, time_dim
-
-    def __call__(self, state: Any, x: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Take a piece."""
-        return state, self._transpose(self.net(*self._transpose(x), **self.constants))
-
-    def _transpose(self, value: Any) -> Any:
-        leaves, nest = flatten(value)
-        return fill(nest, [leaf.transpose(0, self.time_dim) for leaf in leaves])
-
 
 class StatefulCell:
     """A module that keeps its state, as a cell. The trial finds and lifts everything that the module keeps.
 
     Arguments:
-        net: the module, which takes a time step.
+        net: the module.
         constants: keyword arguments of each call.
+        time_dim: the axis of time, if the module takes a piece of several time steps a call; None if it takes
+            a time step.
     """
 
-    def __init__(self, net: torch.nn.Module, constants: dict[str, Any]) -> None:
-        self.net, self.constants = net, constants
+    def __init__(self, net: torch.nn.Module, constants: dict[str, Any], *, time_dim: int | None = None) -> None:
+        self.net, self.constants, self.time_dim = net, constants, time_dim
 
     def __call__(self, state: Any, x: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Take a step."""
-        return state, self.net(*x, **self.constants)
+        """Take a step, or a piece."""
+        if self.time_dim is None:
+            return state, self.net(*x, **self.constants)
+        outputs = self.net(*_transpose(x, self.time_dim), **self.constants)
+        return state, _transpose(outputs, self.time_dim)
+
+
+def _transpose(value: Any, time_dim: int) -> Any:
+    """Exchange the axis of time with the first axis."""
+    leaves, nest = flatten(value)
+    return fill(nest, [leaf.transpose(0, time_dim) for leaf in leaves])
 
 
 class ExplicitSequence(Wrapped):
@@ -319,7 +269,7 @@ class ExplicitSequence(Wrapped):
 
     def __init__(self, net: torch.nn.Module, **options: Any) -> None:
         super().__init__(net, **options)
-        inner: Any = net.lifted_module if find_class(net, "norse", frozenset({"Lift"})) else net
+        inner: Any = net.lifted_module if find_class(net, "norse", "Lift") else net
         cell = TorchCell if isinstance(inner, torch.nn.RNNCellBase) else NorseCell
         # Not registered as a child, since the module is a child already, under its own name.
         vars(self)["_cell"] = cell(inner)
@@ -456,13 +406,9 @@ def wrap(
 def is_in_multi_step_mode(net: torch.nn.Module) -> bool:
     """Return whether a layer of SpikingJelly is in multi-step mode, or has no other mode."""
     return any(
-        getattr(module, "step_mode", None) == "m" or "s" not in _list_modes(module) for module in net.modules()
+        getattr(module, "step_mode", None) == "m" or "s" not in list_step_modes(module)
+        for module in net.modules()
     )
-
-
-def _list_modes(module: Any) -> tuple[str, ...]:
-    list_modes = getattr(module, "supported_step_mode", None)
-    return list_modes() if callable(list_modes) else ("s",)
 
 
 def takes_state(net: torch.nn.Module) -> bool:
@@ -475,7 +421,7 @@ def takes_state(net: torch.nn.Module) -> bool:
 def _refuse_detached_states(net: torch.nn.Module) -> None:
     """Raise InputError for modules of Rockpool, which lose the states of a batch between calls."""
     for _, module in torch.nn.Module.named_modules(net):
-        if find_class(module, "rockpool", frozenset({"TorchModule"})) and module._buffers:
+        if find_class(module, "rockpool", "TorchModule") and module._buffers:
             raise InputError(
                 f"has {describe_place(net, module)} of Rockpool, which keeps the state of the first sequence "
                 "of a batch alone between calls, without its graph: a sequence cannot run in parts",

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.torch.api import check_goal, make_inputs, run_call
-from ckptplan.torch.fit.choose import read_limit
+from ckptplan.torch.fit.choose import ALONE, OtherSequences, read_limit
+from ckptplan.torch.pieces.length import PieceRun, run_pieces
 from ckptplan.torch.run.call import Call, read_options
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run_call import Results
@@ -211,3 +212,42 @@ class Wrapped(torch.nn.Module):
     def extra_repr(self) -> str:
         """Return the limit or the plan as text."""
         return f"memory={self._memory!r}" if self._memory is not None else "plan=..."
+
+
+class WrappedPieces(Wrapped):
+    """A module over sequences whose module inside takes many time steps a call. A step of a plan is a piece.
+
+    Arguments:
+        net: the module.
+        piece: the time steps of a piece; None for the quickest length, or, with a plan, for pieces of equal
+            length.
+        options: other arguments of ``Wrapped``.
+    """
+
+    piece: int | None
+    #: The pieces of the last call, for each of the sequences that it ran.
+    latest: tuple[PieceRun, ...]
+
+    def __init__(self, net: torch.nn.Module, *, piece: int | None = None, **options: Any) -> None:
+        if piece is not None:
+            check_count("piece", piece)
+        super().__init__(net, **options)
+        vars(self).update(piece=piece, latest=())
+
+    def _run_pieces(
+        self, make_call: Callable[[int], Call], steps: int, *, others: OtherSequences = ALONE
+    ) -> Results:
+        """Run a sequence of ``steps`` time steps; ``make_call`` returns the call with pieces of a length."""
+        with self._explain_errors():
+            piece_run, results = run_pieces(
+                make_call,
+                steps,
+                plan=self._user_plan,
+                memory=self._memory,
+                piece=self.piece,
+                observer=self._observer,
+                others=others,
+            )
+        if torch.is_grad_enabled():
+            vars(self).update(latest=(*self.latest, piece_run), plan=piece_run.plan)
+        return results
