@@ -144,6 +144,18 @@ class Plane:
     values: npt.NDArray[np.float64]
     best: npt.NDArray[np.int16]
 
+    @property
+    def fits(self) -> bool:
+        """Whether anything fits anywhere."""
+        return bool((self.best >= 0).any())
+
+    def list_changes(self, most: int) -> list[int]:
+        """Return where stretches with one best strategy begin, for the ``most`` longest ones along an axis."""
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(self.best)) + 1))
+        longest = np.argsort(-np.diff([*starts, len(self.best)]), kind="stable")
+        kept = [int(starts[place]) for place in longest if self.best[starts[place]] >= 0]
+        return sorted(kept[:most])
+
 
 def list_planes(result: SweepResult) -> list[Plane]:
     """Return the results of each workload on each profile, named by the parts that differ. Needs all rows."""

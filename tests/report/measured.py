@@ -1,10 +1,11 @@
-"""Measures a drawn figure: where its texts are, and which of them overlap."""
+"""Measures a drawn figure: where its texts are, and what they touch."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ def list_words(figure: Figure) -> list[str]:
 
 
 def assert_legible(figure: Figure) -> None:
-    """No text is cut off or covers another one."""
+    """No text is cut off or covers another one, and no label within axes touches a line."""
     boxes = list_texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
     for text, box in boxes.items():
@@ -58,6 +59,14 @@ def assert_legible(figure: Figure) -> None:
         # Boxes have room for letters that go below the line.
         covers = wide > _SLACK and high > 0.2 * min(box.height, its.height)
         assert not covers, (one.get_text(), other.get_text())
+
+
+def find_crossings(ax: Axes, text: str) -> list[str]:
+    """Return the colours of the lines that pass through a text of some axes."""
+    [label] = [one for one in ax.texts if one.get_text() == text]
+    box = Text.get_window_extent(label).shrunk(0.96, 0.96)
+    lines = ((line, line.get_transform().transform_path(line.get_path())) for line in ax.lines)
+    return [str(line.get_color()) for line, path in lines if path.intersects_bbox(box, filled=False)]
 
 
 def read_points(line: Line2D) -> list[list[float]]:

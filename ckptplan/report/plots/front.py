@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
@@ -18,6 +19,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_plan, describe_resident, name_job
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.labels import Labels
 from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.search.trace_solved import spread_places
 from ckptplan.studies.pareto import ParetoFront
@@ -25,6 +27,8 @@ from ckptplan.units import format_bytes, format_percent, format_seconds
 
 #: The most points of a curve. More points would not be visible.
 _MOST_POINTS = 400
+#: A band with a smaller share of the axis is not visible.
+_VISIBLE = 0.02
 
 
 def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequence[Plan] = ()) -> None:
@@ -43,24 +47,25 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequ
     looks = {
         name: {
             "color": palette[place % len(palette)],
-            "label": name,
             "linewidth": wide * max(0.7, 2 - 0.4 * place),
             "zorder": 3,
         }
         for place, name in enumerate(order)
     }
-    # The front of all strategies lies below the coloured curves, which show whose plan is the best.
-    _draw_curve(front, ax, {"color": "black", "label": "best of all", "linewidth": 2.8 * wide, "zorder": 2.5})
     grey = {"color": style.GREY, "linewidth": 0.5 * wide}
-    for name in sorted(front.by_strategy, key=lambda name: [*order, name].index(name)):
-        _draw_curve(front.by_strategy[name], ax, looks.get(name, grey))
+    lines = {
+        name: _draw_curve(front.by_strategy[name], ax, looks.get(name, grey))
+        for name in sorted(front.by_strategy, key=lambda name: [*order, name].index(name))
+    }
+    # The front of all strategies lies below the coloured curves, which show whose plan is the best.
+    best = _draw_curve(front, ax, {"color": "black", "linewidth": 2.8 * wide, "zorder": 2.5})
     _shade_unproved(front, ax)
     _draw_budget(front, ax)
-    title = [name_job(front.workload, front.profile)]
-    if front.lacks(front.budget_bytes) is None:
-        title.append(_mark_best(front, ax))
-    style.set_title(ax, *title)
-    style.add_legend(ax)
+    labels = Labels(ax)
+    _mark_best(front, ax, labels)
+    labels.label_line(best, "best of all", fontweight="bold")
+    for name in coloured:
+        labels.label_line(lines[name], name)
     if len(plans) > 1:
         _add_plans(front, ax, plans)
 
@@ -88,13 +93,15 @@ def _set_axes(front: ParetoFront, ax: Axes) -> None:
         lines.append(f"beside {describe_resident(case, front.budget_bytes)}")
     ax.set_xlabel(style.wrap_lines(ax, *lines, weight="normal"))
     ax.set_ylabel("time over plain backpropagation")
+    style.set_title(ax, name_job(front.workload, front.profile))
 
 
-def _draw_curve(front: ParetoFront, ax: Axes, look: dict[str, Any]) -> None:
+def _draw_curve(front: ParetoFront, ax: Axes, look: dict[str, Any]) -> Line2D:
     """Draw the least time of a strategy within each amount of memory."""
     memory = front.schedule_bytes
     places = spread_places(memory, _MOST_POINTS)
-    ax.plot(memory[places], front.overhead[places], drawstyle="steps-post", **look)
+    [line] = ax.plot(memory[places], front.overhead[places], drawstyle="steps-post", **look)
+    return line
 
 
 def _shade_unproved(front: ParetoFront, ax: Axes) -> None:
@@ -102,33 +109,49 @@ def _shade_unproved(front: ParetoFront, ax: Axes) -> None:
     unproved = front.seconds > front.least_seconds * (1 + front.told_apart)
     if not len(front.bounds.seconds) or not unproved.any():
         return
+    low, high = ax.get_ylim()
     places = spread_places(front.schedule_bytes, _MOST_POINTS)
     least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
-    look: dict[str, Any] = {**style.NOTHING, "step": "post", "label": "quicker is not ruled out"}
-    ax.fill_between(front.schedule_bytes[places], least[places], front.overhead[places], **look)
+    memory = front.schedule_bytes[places]
+    ax.fill_between(memory, least[places], front.overhead[places], step="post", **style.NOTHING)
+    band = np.clip(front.overhead, low, high) - np.clip(least, low, high)
+    if band.max() > _VISIBLE * (high - low):
+        ax.set_xlabel(f"{ax.get_xlabel()}\nhatched: a quicker schedule is not ruled out")
 
 
 def _draw_budget(front: ParetoFront, ax: Axes) -> None:
-    """Draw the budget as a line, at the end of the axis if it lies beyond, and shade the larger amounts."""
+    """Draw the budget as a line with its size, and shade the memory beyond it."""
     low, high = ax.get_xlim()
     free = front.budget_bytes - front.resident_bytes
-    x = min(max(free, low), high)
-    text = f"budget: {format_bytes(front.budget_bytes)}{'' if x == free else ' (off the axis)'}"
-    ax.axvline(x, label=text, **style.LIMIT)
+    text, x = f"budget: {format_bytes(front.budget_bytes)}", min(max(free, low), high)
+    if free <= 0:
+        text += ", less than every schedule needs"
+    elif front.resident_bytes:
+        text += f", {format_bytes(free)} of it left"
+    if 0 < free != x:
+        text = f"\N{LEFTWARDS ARROW} {text}" if free < low else f"{text} \N{RIGHTWARDS ARROW}"
+    share = float(np.log(x / low) / np.log(high / low))
+    side = "left" if share < 0.2 else "right" if share > 0.8 else "center"
+    ax.axvline(x, **style.LIMIT)
     ax.axvspan(x, high, **style.BEYOND)
+    above: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
+    ax.annotate(text, (x, 1), (0, 3), ("data", "axes fraction"), ha=side, va="bottom", **above)
+    # The title stands above the label.
+    ax.set_title(ax.get_title(loc="left"), pad=1.9 * rcParams["font.size"])
+    if share < 0.85:
+        ax.annotate("does not fit", (1, 1), (-3, -3), "axes fraction", ha="right", va="top", alpha=0.6, **above)
 
 
-def _mark_best(front: ParetoFront, ax: Axes) -> str:
-    """Mark the plan to run within the budget, and return a title about it.
-
-    It is the quickest plan, or the knee if that is the objective.
-    """
+def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
+    """Mark the plan to run within the budget: the quickest plan, or the knee if that is the objective."""
+    if front.lacks(front.budget_bytes) is not None:
+        return
     plan = front.best
-    kind = "knee" if plan.goal.objective == "balanced" else "best plan"
     x = max(1, plan.predicted.local_peak_bytes - front.resident_bytes)
-    ax.plot(x, plan.predicted.overhead, "o", color="black", markersize=7, zorder=5, label=kind)
-    cost = f"{format_percent(plan.predicted.overhead)}, {format_seconds(plan.predicted.seconds)}"
-    return f"{kind} within {format_bytes(front.budget_bytes)}: {plan.strategy}, {cost}"
+    ax.plot(x, plan.predicted.overhead, "o", color="black", markersize=7, zorder=5)
+    knee = "knee: " if plan.goal.objective == "balanced" else ""
+    time = f"{format_percent(plan.predicted.overhead)}, {format_seconds(plan.predicted.seconds)}"
+    labels.label_point(x, plan.predicted.overhead, f"{knee}{plan.strategy}\n{time}")
 
 
 def _add_plans(front: ParetoFront, ax: Axes, plans: Sequence[Plan]) -> None:

@@ -7,7 +7,7 @@ defaults.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil, log2
@@ -19,6 +19,7 @@ from cycler import cycler
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
@@ -39,8 +40,6 @@ LIMIT: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (4
 BEYOND: dict[str, Any] = {"facecolor": "black", "alpha": 0.05, "linewidth": 0, "zorder": 0}
 #: The width of a line at the size of a page, in points.
 LINE_WIDTH = 1.6
-#: The markers of strategies, which ``find_mark`` returns.
-_MARKERS = "os^DvX<P>*"
 #: The area where nothing fits.
 NOTHING: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
 
@@ -83,9 +82,19 @@ def list_colours() -> list[str]:
     return [str(colour) for colour in mpl.rcParams["axes.prop_cycle"].by_key().get("color", [BLUE])]
 
 
-def find_mark(strategy: int) -> dict[str, Any]:
-    """Return the look of a mark for the strategy of a number."""
-    return {"linestyle": "none", "marker": _MARKERS[strategy % len(_MARKERS)]}
+def find_figure(ax: Axes) -> Figure:
+    """Return the whole figure of axes."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None  # noqa: S101 - axes that are drawn on have one
+    return figure
+
+
+def lay_out(ax: Axes) -> None:
+    """Place axes in their figure, so that texts can be measured against them."""
+    figure = find_figure(ax)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
 
 
 def find_width(place: Any) -> float:
@@ -118,9 +127,11 @@ def collect_entries(*axes: Axes) -> dict[str, Artist]:
     return {label: entry for ax in axes for entry, label in zip(*ax.get_legend_handles_labels(), strict=True)}
 
 
-def add_legend(ax: Axes) -> None:
-    """Put the legend between the title and the axes, in as many columns as have room."""
+def add_legend(ax: Axes, handles: Iterable[Artist] | None = None) -> None:
+    """Put a legend between the title and the axes, of the given parts or of all, in columns that have room."""
     size, entries = mpl.rcParams["font.size"], collect_entries(ax)
+    if handles is not None:
+        entries = {str(handle.get_label()): handle for handle in handles}
     if not entries:
         return
     # The width of each label with its sample and gap, and the room beside the tick labels of the axis.

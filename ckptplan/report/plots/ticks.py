@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 
 #: The most ticks that are tried. Those without room are dropped.
@@ -24,9 +26,10 @@ def set_ticks(axis: Axis, values: Sequence[float], label: Callable[[int], str]) 
     Set the limits and the scale of the axis first.
     """
     box, across = axis.axes.get_window_extent(), axis is axis.axes.xaxis
-    length = box.width if across else box.height
-    figure: Any = axis.get_figure(root=True)
-    text = float(axis.label.get_fontsize()) * figure.dpi / 72
+    length, text = (
+        (box.width if across else box.height),
+        float(axis.label.get_fontsize()) * count_dots(axis.axes),
+    )
     low, high = axis.get_transform().transform(np.array(axis.get_view_interval(), dtype=float))
     candidates = range(0, len(values), 1 + len(values) // _MOST_TICKS)
     chosen, labels = [values[place] for place in candidates], [label(place) for place in candidates]
@@ -44,3 +47,14 @@ def set_round_ticks(axis: Axis, values: Sequence[float], show: Callable[[Any], s
     low, high = sorted(axis.get_view_interval())
     within = [value for value in values if low <= value <= high]
     set_ticks(axis, within, lambda place: show(within[place]))
+
+
+def measure_text(ax: Axes, text: str) -> float:
+    """Estimate the width of a text as a share of the width of axes."""
+    points = ax.get_window_extent().width / count_dots(ax)
+    return float(0.6 * (len(text) + 2) * rcParams["font.size"] / points)
+
+
+def count_dots(ax: Any) -> float:
+    """Return the dots per point (1/72 inch) in the figure of axes."""
+    return float(ax.get_figure(root=True).dpi) / 72
