@@ -215,11 +215,13 @@ def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
 
 
 def list_tables(results: Any) -> Iterator[str]:
-    """Yield all numbers of results as tables; rows that have names begin with them."""
+    """Yield all numbers of results as tables; rows that have names begin with them, and one row is a column."""
     rows = _list_rows(results) or [results]
     lines = [_flatten(row) for row in rows]
     columns = list(dict.fromkeys(key for line in lines for key in line))
-    if columns:
+    if len(lines) == 1 and columns:
+        yield table(("field", "value"), lines[0].items())
+    elif columns:
         yield table(columns, ([line.get(key, "") for key in columns] for line in lines))
     for row in rows:
         for inner in _find_rows(row):
