@@ -20,13 +20,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ckptplan
-from benchmarks.harness import DOCS, MIB, Setting, main, table, tabulate
-from ckptplan import Plan
+from benchmarks.harness import DOCS, MIB, Setting, main, tabulate
+from ckptplan import Plan, Workload
 from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.runtimes import build_network, open_backend
 from ckptplan.calibration.validation import Verdict, byte_rows
-from ckptplan.execution.backend import Backend, Program
+from ckptplan.execution.backend import Program
 from ckptplan.model.cell_spec import CellSpec
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
@@ -49,29 +49,6 @@ MOST_REGRET = 1.03
 Line = dict[str, Any]
 
 
-class Reference:
-    """Measures the pace of the machine by runs of a fixed schedule."""
-
-    def __init__(self, backend: Backend, network: Any) -> None:
-        plan = make_schedule("base", steps=REFERENCE_STEPS)
-        inputs = network.inputs(REFERENCE_STEPS)
-        self._program = backend.program(network, plan, inputs=inputs, steps=REFERENCE_STEPS)
-        self._calibrated: list[float] = []
-        self.measure()
-
-    def measure(self) -> float:
-        """Return the seconds of a run."""
-        return self._program.time().seconds
-
-    def add(self, *_: object) -> None:
-        """Measure during the calibration."""
-        self._calibrated.append(self.measure())
-
-    def pace(self, *seconds: float) -> float:
-        """Return how much longer than during the calibration the reference took."""
-        return find_pace(self._calibrated, seconds)
-
-
 def find_pace(calibrated: Sequence[float], seconds: Sequence[float]) -> float:
     """Return how much longer than during the calibration the reference took.
 
@@ -79,6 +56,13 @@ def find_pace(calibrated: Sequence[float], seconds: Sequence[float]) -> float:
     plan seem slower than predicted, wherever other programs disturb some runs.
     """
     return statistics.mean(seconds) / Estimate.of(calibrated).value
+
+
+def find_budget(workload: Workload, share: float) -> int:
+    """Return the resident bytes of a workload, its workspace, and a share of the tapes of base."""
+    resident = workload.resident_bytes + workload.resident_bytes_per_step * workload.steps
+    resident += workload.workspace_bytes + workload.chunk_workspace_bytes
+    return resident + int(share * workload.steps * workload.tape_bytes)
 
 
 class Measured:
@@ -91,7 +75,15 @@ class Measured:
         self.backend = open_backend(spec, device=setting.device, thread_count=1, tape=tape)
         batch = setting.pick(4, 32, 256)
         self.network = build_network(self.backend, spec, batch=batch, seed=0)
-        self.reference = Reference(self.backend, self.network)
+        #: Plain backpropagation, whose runs show the pace of the machine; its seconds during the calibration.
+        self.reference = self.backend.program(
+            self.network,
+            make_schedule("base", steps=REFERENCE_STEPS),
+            inputs=self.network.inputs(REFERENCE_STEPS),
+            steps=REFERENCE_STEPS,
+        )
+        self.reference.time()
+        self.calibrated: list[float] = []
         self.found = calibrate(
             spec,
             batch=batch,
@@ -102,7 +94,7 @@ class Measured:
             thread_count=1,
             tape=tape,
             max_seconds=None,
-            progress=self.reference.add,
+            progress=lambda *_: self.calibrated.append(self.reference.time().seconds),
         )
         self.points: list[Line] = []
         self.without: list[dict[str, Any]] = []
@@ -110,9 +102,7 @@ class Measured:
     def measure(self, steps: int, share: float) -> None:
         """Run the best plan of each strategy for a share of what base keeps, and base, in turn."""
         workload = self.found.workload.with_steps(steps)
-        resident = workload.resident_bytes + workload.resident_bytes_per_step * steps
-        resident += workload.workspace_bytes + workload.chunk_workspace_bytes
-        budget = resident + int(share * steps * workload.tape_bytes)
+        budget = find_budget(workload, share)
         compared = ckptplan.compare(workload, self.found.profile, local_bytes=budget)
         plans = [one for one in compared.values() if isinstance(one, Plan)]
         place = {"cell": self.label, "steps": steps}
@@ -121,18 +111,16 @@ class Measured:
             for name, why in compared.items()
             if not isinstance(why, Plan)
         ]
-        # Base fits none of the budgets: one run is enough.
-        bases = (
-            [ckptplan.optimize(workload, self.found.profile, strategies=["base"])]
-            if share == BUDGETS[0]
-            else []
-        )
-        groups = group_same_schedules([*plans, *bases])
+        chosen = plans[0]
+        if share == BUDGETS[0]:
+            # Base fits none of the budgets: one run is enough.
+            plans.append(ckptplan.optimize(workload, self.found.profile, strategies=["base"]))
+        groups = group_same_schedules(plans)
         inputs = self.network.inputs(steps)
         programs = [self.backend.program(self.network, plan, inputs=inputs, steps=steps) for plan, *_ in groups]
         taken = self._run_in_turn(programs)
         for (plan, *same), program, times in zip(groups, programs, taken, strict=True):
-            paced = [seconds / self.reference.pace(before, after) for before, seconds, after in times]
+            paced = [seconds / find_pace(self.calibrated, (before, after)) for before, seconds, after in times]
             sample = Estimate.of_ratios(paced)
             self.points.append(
                 {
@@ -144,7 +132,7 @@ class Measured:
                     "parameters": {
                         name: value for name, value in plan.parameters.items() if not name.endswith("units")
                     },
-                    "chosen": plan is plans[0],
+                    "chosen": plan is chosen,
                     "predicted_seconds": plan.predicted.seconds,
                     # At the pace of the calibration; half the range between the quartiles, as a share.
                     "measured_seconds": sample.value,
@@ -169,10 +157,10 @@ class Measured:
         gc.freeze()
         try:
             for number in range(self.setting.pick(1, 4, 2) + 1):
-                before = self.reference.measure()
+                before = self.reference.time().seconds
                 for program, times in zip(programs, found, strict=True):
                     taken = program.time().seconds
-                    after = self.reference.measure()
+                    after = self.reference.time().seconds
                     if number:
                         times.append((before, taken, after))
                     before = after
@@ -219,44 +207,32 @@ def errors_of(lines: list[Line], what: str) -> list[float]:
 
 
 def summarise(points: list[Line]) -> list[Line]:
-    """Return the targets and the values reached."""
+    """Return the targets, the values reached, and whether they are met."""
     calm = [one for one in points if one["spread"] < NOISY]
-    equal, kept = sum(one["counted_equal"] for one in points), "counted bytes of checkpoints and tapes"
-    raw = [abs(one["predicted_seconds"] / one["raw_seconds"] - 1) for one in points]
     regrets = [one["regret"] for one in decisions(points)]
+    counted = "plans whose counted bytes of checkpoints and tapes are equal to the byte"
+    reached: list[tuple[str, float, float]] = [
+        *bound_errors("plans, peak", errors_of(points, "bytes"), PEAK),
+        *(bound_errors("calm plans, time", errors_of(calm, "seconds"), TIME) if calm else ()),
+        ("share of noisy plans", 1 - len(calm) / len(points), MOST_NOISY),
+        (f"decision regret, the worst of {len(regrets)} decisions", max(regrets), MOST_REGRET),
+    ]
+    equal, count = sum(one["counted_equal"] for one in points), len(points)
     return [
-        {
-            "what": f"plans whose {kept} are equal to the byte, of {len(points)}",
-            "bound": len(points),
-            "reached": equal,
-            "met": equal == len(points),
-        },
-        *error_lines("plans", points, "bytes", "peak", bounds=PEAK),
-        *error_lines("calm plans", calm, "seconds", "time", bounds=TIME),
-        share_line("share of noisy plans", 1 - len(calm) / len(points), bound=MOST_NOISY),
-        share_line(f"all {len(points)} plans, time, median", statistics.median(errors_of(points, "seconds"))),
-        share_line(f"all {len(points)} plans, time, worst", max(errors_of(points, "seconds"))),
-        share_line("the same at the machine's own pace, median", statistics.median(raw)),
-        share_line("the same at the machine's own pace, worst", max(raw)),
-        share_line(f"decision regret, the worst of {len(regrets)} decisions", max(regrets), bound=MOST_REGRET),
+        {"what": f"{counted}, of {count}", "bound": count, "reached": equal, "met": equal == count},
+        *(
+            {"what": what, "bound": bound, "reached": value, "met": value <= bound}
+            for what, value, bound in reached
+        ),
     ]
 
 
-def share_line(what: str, reached: float, *, bound: float | None = None) -> Line:
-    """Return a share that was reached, and whether it is within its bound."""
-    return {"what": what, "bound": bound, "reached": reached, "met": bound is None or reached <= bound}
-
-
-def error_lines(
-    name: str, lines: list[Line], what: str, shown: str, *, bounds: tuple[float, float]
-) -> Iterable[Line]:
-    """Yield the median and the worst error with their bounds, and the mean bias; nothing without lines."""
-    if not lines:
-        return
-    shares = errors_of(lines, what)
-    yield share_line(f"{name}, {shown}, median of {len(lines)}", statistics.median(shares), bound=bounds[0])
-    yield share_line(f"{name}, {shown}, worst of {len(lines)}", max(shares), bound=bounds[1])
-    yield share_line(f"{name}, {shown}, mean signed bias", statistics.mean(bias(line, what) for line in lines))
+def bound_errors(
+    name: str, errors: list[float], bounds: tuple[float, float]
+) -> Iterable[tuple[str, float, float]]:
+    """Yield the median and the worst error with their bounds."""
+    yield f"{name}, median of {len(errors)}", statistics.median(errors), bounds[0]
+    yield f"{name}, worst of {len(errors)}", max(errors), bounds[1]
 
 
 def decisions(points: list[Line]) -> list[Line]:
@@ -273,24 +249,6 @@ def decisions(points: list[Line]) -> list[Line]:
     return found
 
 
-def points_table(results: dict[str, Any]) -> str:
-    """Return every plan as a row of a table."""
-    return tabulate(
-        results["points"],
-        ("network", _network),
-        ("T", "steps", "{:,}"),
-        ("strategies", lambda one: ", ".join((one["strategy"], *one["same"]))),
-        ("parameters", lambda one: ", ".join(f"{name} {value}" for name, value in one["parameters"].items())),
-        ("time predicted", "predicted_seconds", "{:.3f} s"),
-        ("measured", "measured_seconds", "{:.3f} s"),
-        ("bias", lambda one: bias(one, "seconds"), "{:+.1%}"),
-        ("spread", "spread", "{:.1%}"),
-        ("peak predicted", "predicted_bytes", "{:.2f} MiB", 1 / MIB),
-        ("measured", "measured_bytes", "{:.2f} MiB", 1 / MIB),
-        ("bias", lambda one: bias(one, "bytes"), "{:+.1%}"),
-    )
-
-
 def document(results: dict[str, Any]) -> str:
     """Return a section of docs/accuracy.md: a row for each network, and all that is beyond its bound."""
     points = results["points"]
@@ -301,12 +259,12 @@ def document(results: dict[str, Any]) -> str:
     worse = "; ".join(f"{network} {', '.join(found)}" for network, found in regrets.items())
     missed = [
         f"{one['what']}: {_reached_text(one)} ({_bound_text(one)})"
-        for one in results["summary"]
+        for one in summarise(points)
         if not one["met"]
     ]
     parts = [
         _describe(results),
-        families_table(points, by_strategy=False),
+        families_table(points),
         f"Missed, bounds in brackets: {'; '.join(missed) or 'none'}.",
         f"Every row off by more than {TIME[1]:.0%} in time, or {PEAK[1]:.0%} where the peak is named:"
         + (f"\n\n{beyond}" if beyond else " none."),
@@ -326,26 +284,28 @@ def _reached_text(one: Line) -> str:
     return f"{one['reached']:.3f}" if one["bound"] > 1 else f"{one['reached']:.2%}"
 
 
-def document_all(results: dict[str, Any]) -> str:
-    """Return a row for each family, and one for every plan."""
-    return f"{families_table(results['points'])}\n\n{points_table(results)}"
-
-
-def families_table(lines: list[Line], *, by_strategy: bool = True) -> str:
-    """Return a row for all plans, each network and each strategy."""
+def families_table(lines: list[Line]) -> str:
+    """Return a row for all plans, and for those of each network."""
     groups = {"all plans": lines}
-    for name in (_network, _strategy) if by_strategy else (_network,):
-        for one in lines:
-            groups.setdefault(name(one), []).append(one)
-    head = ["family", "noisy", "time, median", "worst", "peak, worst"]
-    return table(head, ([name, *_family_cells(found)] for name, found in groups.items()))
-
-
-def _family_cells(lines: list[Line]) -> list[str]:
-    noisy = sum(one["spread"] >= NOISY for one in lines)
-    worst = [max((bias(one, what) for one in lines), key=abs) for what in ("seconds", "bytes")]
-    median = statistics.median(errors_of(lines, "seconds"))
-    return [f"{noisy}/{len(lines)}", f"{median:.1%}", *(f"{one:+.1%}" for one in worst)]
+    for one in lines:
+        groups.setdefault(_network(one), []).append(one)
+    rows = [
+        {
+            "family": name,
+            "noisy": f"{sum(one['spread'] >= NOISY for one in found)}/{len(found)}",
+            "median": statistics.median(errors_of(found, "seconds")),
+            **{what: max((bias(one, what) for one in found), key=abs) for what in ("seconds", "bytes")},
+        }
+        for name, found in groups.items()
+    ]
+    return tabulate(
+        rows,
+        ("family", "family"),
+        ("noisy", "noisy"),
+        ("time, median", "median", "{:.1%}"),
+        ("worst", "seconds", "{:+.1%}"),
+        ("peak, worst", "bytes", "{:+.1%}"),
+    )
 
 
 def beyond_list(lines: list[Line]) -> str:
@@ -362,7 +322,7 @@ def beyond_list(lines: list[Line]) -> str:
             # Base fits none of the budgets.
             budget = "" if one["strategy"] == "base" else f", {one['budget_bytes'] / MIB:.1f} MiB"
             place = f"{one['steps']:,} steps{budget}"
-            found[f"{_network(one)}, {_strategy(one)}"][place].append(f"{', '.join(off)}{noisy}")
+            found[f"{_network(one)}, `{one['strategy']}`"][place].append(f"{', '.join(off)}{noisy}")
     return "\n".join(
         f"- {family}: " + "; ".join(f"{place}: {', '.join(texts)}" for place, texts in places.items())
         for family, places in found.items()
@@ -371,10 +331,6 @@ def beyond_list(lines: list[Line]) -> str:
 
 def _network(one: Line) -> str:
     return str(one["cell"].partition("(")[0])
-
-
-def _strategy(one: Line) -> str:
-    return f"`{one['strategy']}`"
 
 
 def _describe(results: dict[str, Any]) -> str:
@@ -390,5 +346,7 @@ def _describe(results: dict[str, Any]) -> str:
     )
 
 
+PAGES = {DOCS / "accuracy.md": document}
+
 if __name__ == "__main__":
-    main("accuracy", run, document, about=__doc__, page=DOCS / "accuracy.md", shown=document_all)
+    main("accuracy", run, PAGES, about=__doc__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.accuracy import document, document_all, run
-from benchmarks.harness import DOCS, main
+from benchmarks.accuracy import PAGES, run
+from benchmarks.harness import main
 
 #: Networks, and the kinds of their tapes.
 CELLS = (
@@ -16,5 +16,4 @@ CELLS = (
 )
 
 if __name__ == "__main__":
-    run_jax, page = partial(run, cells=CELLS), DOCS / "accuracy.md"
-    main("accuracy_jax", run_jax, document, about=__doc__, page=page, shown=document_all)
+    main("accuracy_jax", partial(run, cells=CELLS), PAGES, about=__doc__)

@@ -1,14 +1,14 @@
 """README's way to a plan, while others compute: python -m benchmarks.busy [--small].
 
 Calibrate, plan, validate and train, ten times in a row, while two other processes compute without pause. Then,
-on the machine at rest, each plan that was chosen is validated once more, which measures its time. Printed are
-the exit codes, the interval of each plan's time, whether it has the time at rest, and the strategy. It takes
+on the machine at rest, each plan that was chosen is validated once more, which measures its time. It takes
 about 15 minutes on two cores, and three with ``--small``, which calibrates quickly and twice.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ckptplan
-from benchmarks.harness import Setting, main, tabulate
+from benchmarks.harness import Setting, main
 from benchmarks.wrong_profiles import JOB, SMALL_CELLS, SMALL_SIZES, calibrate, program
 from ckptplan.planning.intervals import find_interval
 
@@ -89,8 +89,8 @@ def measure_at_rest(folder: Path) -> float:
     return float(rows["total"]["measured"])
 
 
-def run(setting: Setting) -> list[dict[str, Any]]:
-    """Return a line for each time that the commands ran."""
+def run(setting: Setting) -> dict[str, Any]:
+    """Return a line for each time that the commands ran, and the goals with what was reached."""
     times = setting.pick(SMALL_TIMES, TIMES, TIMES)
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name) / str(number) for number in range(times)]
@@ -106,42 +106,24 @@ def run(setting: Setting) -> list[dict[str, Any]]:
                 key = f"{line['strategy']} {line['parameters']}"
                 if key not in at_rest:
                     at_rest[key] = measure_at_rest(folder)
-                line["seconds_at_rest"] = at_rest[key]
-        return lines
+                low, high = line["interval"] or (math.nan, math.nan)
+                line |= {"seconds_at_rest": at_rest[key], "contained": low <= at_rest[key] <= high}
+    return {"goals": summarise(lines), "runs": lines}
 
 
-def holds(line: dict[str, Any]) -> bool:
-    """Return whether the interval of a plan has its time at rest."""
-    if line["why"] is not None or line["interval"] is None:
-        return False
-    low, high = line["interval"]
-    return bool(low <= line["seconds_at_rest"] <= high)
-
-
-def summarise(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the share of the runs that reached each goal."""
-    strategies = Counter(line.get("strategy") for line in lines if line["why"] is None)
-    most = max(strategies.values(), default=0)
-    reached = (sum(not any(line["exits"].values()) for line in lines), sum(map(holds, lines)), most)
-    return {name: number / len(lines) for name, number in zip(GOALS, reached, strict=True)}
-
-
-def document(lines: list[dict[str, Any]]) -> str:
-    """Return the table, and the goals with what was reached."""
-    columns = (
-        ("exit codes", lambda one: " ".join(map(str, one["exits"].values()))),
-        ("strategy", lambda one: one["why"].splitlines()[-1] if one["why"] else one["strategy"]),
-        ("interval", "interval", "{0[0]:.3f} to {0[1]:.3f} s"),
-        ("at rest", "seconds_at_rest", "{:.3f} s"),
-        ("contained", lambda one: None if one["why"] else "yes" if holds(one) else "no"),
-        (
-            "off (too noisy)",
-            lambda one: ", ".join([*one.get("off", ()), *(f"({x})" for x in one.get("noisy", ()))]),
-        ),
+def summarise(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the goals, each with the share of the runs that reached it."""
+    strategies = Counter(line["strategy"] for line in lines if line["why"] is None)
+    numbers = (
+        sum(not any(line["exits"].values()) for line in lines),
+        sum(line.get("contained", False) for line in lines),
+        max(strategies.values(), default=0),
     )
-    goals = [f"{name}: {share:.0%} (goal {GOALS[name]:.0%})" for name, share in summarise(lines).items()]
-    return "\n".join([tabulate(lines, *columns), "", *goals])
+    return [
+        {"goal": goal, "aim": aim, "reached": number / len(lines)}
+        for (goal, aim), number in zip(GOALS.items(), numbers, strict=True)
+    ]
 
 
 if __name__ == "__main__":
-    main("busy", run, document, about=__doc__)
+    main("busy", run, {}, about=__doc__)

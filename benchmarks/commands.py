@@ -1,8 +1,7 @@
 """Time and memory of whole commands, in turn: python -m benchmarks.commands [GROUP...].
 
-Each command runs in a process of its own, with all that a user waits for. ``--against PYTHON`` runs each
-command also with another interpreter, whose environment has another version of ckptplan, round by round.
-Install ckptplan without ``-e`` and without coverage hooks to measure start-up as users have it.
+Each command runs in a process of its own, with all that a user waits for. Install ckptplan without ``-e`` and
+without coverage hooks to measure start-up as users have it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from benchmarks.harness import DOCS, Setting, main, spread, table
 _NOTHING_FITS = 3
 BARE = "import numpy, pydantic, typer, rich"
 PLAN = "optimize --T 1000000 --strategies double --local-bytes 96300kB -o plan.json"
-GRU = "--workload gru --profile nvidia-a100-80gb"
 #: Ten jobs, from a hundred to a million steps, and the commands that each of them is given to.
 JOBS = (
     "--T 100 --profile ipu-mk2",
@@ -53,32 +50,6 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
             "--help",
             "optimize --T 4096 --profile ipu-mk2 --strategies paper,nested",
             "optimize --T 4096 --profile ipu-mk2",
-        ),
-    ),
-    "short": (
-        3,
-        (
-            f"optimize --T 4096 {GRU}",
-            f"optimize --T 100000 {GRU}",
-            "optimize --T 4096 --html page.html",
-            "pareto --T 4096 --strategies closed",
-            "pareto --T 4096",
-            "largest T --max-overhead 20%",
-            "sensitivity --T 4096",
-            # 10,000 plans, from jobs that fit without checkpoints to jobs that never fit.
-            "sweep --over T=256:16384:n25 --over local-bytes=256KiB:4MiB:n20 "
-            "--over bandwidth=2GB/s:200GB/s:n20 --restart -o sweep.csv",
-        ),
-    ),
-    "long": (
-        1,
-        (
-            f"compare --T 4096 {GRU}",
-            f"optimize --T 1000000 {GRU}",
-            "pareto --T 100000",
-            f"pareto --T 100000 {GRU}",
-            "pareto --T 1000000 --strategies closed",
-            "largest T --strategies all",
         ),
     ),
     "jobs": (
@@ -123,18 +94,17 @@ def run_process(command: list[str], folder: Path) -> dict[str, float]:
     }
 
 
-def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[str, Any]]:
-    """Return a line for each command of a group and each interpreter; ``small`` runs the first one once."""
+def measure(group: str, *, small: bool) -> list[dict[str, Any]]:
+    """Return a line for each command of a group; ``small`` runs the first one once."""
     rounds, commands = (1, GROUPS[group][1][:1]) if small else GROUPS[group]
-    jobs = {(BARE, "bare"): [pythons["here"], "-c", BARE]} if group == "start" else {}
-    for command in commands:
-        for name, python in pythons.items():
-            jobs[command, name] = [python, "-m", "ckptplan", *command.split()]
-    found: dict[tuple[str, str], list[dict[str, float]]] = {job: [] for job in jobs}
+    program = [sys.executable, "-m", "ckptplan"]
+    jobs = {BARE: [sys.executable, "-c", BARE]} if group == "start" else {}
+    jobs |= {command: [*program, *command.split()] for command in commands}
+    found: dict[str, list[dict[str, float]]] = {job: [] for job in jobs}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if group == "schedule":
-            run_process([pythons["here"], "-m", "ckptplan", *PLAN.split()], folder)
+            run_process([*program, *PLAN.split()], folder)
         for round_ in range(rounds + 1):
             # The first round warms up, where what is measured is short.
             if not round_ and group != "start":
@@ -147,55 +117,35 @@ def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[st
         {
             "group": group,
             "command": command,
-            "of": name,
             **spread([one["seconds"] for one in runs]),
             "processor_seconds": min(one["processor_seconds"] for one in runs),
             "peak_bytes": max(one["peak_bytes"] for one in runs),
         }
-        for (command, name), runs in found.items()
+        for command, runs in found.items()
     ]
 
 
 def document(lines: list[dict[str, Any]]) -> str:
-    """Return the lines as tables for a page: start-up, schedules, and a row for the jobs of each command."""
-    shown = [line for line in lines if line["group"] in ("start", "schedule", "jobs")]
-    return _tabulate_commands(shown, summarise_jobs)
-
-
-def document_all(lines: list[dict[str, Any]]) -> str:
-    """Return the lines as tables with every job."""
-    return _tabulate_commands(lines, document_jobs)
-
-
-def _tabulate_commands(
-    lines: list[dict[str, Any]], tabulate_jobs: Callable[[list[dict[str, Any]]], str]
-) -> str:
-    """Return the lines as tables; start-up is compared with bare imports."""
-    bare = next((one["median_seconds"] for one in lines if one["of"] == "bare"), None)
-    several = len({one["of"] for one in lines} - {"bare"}) > 1
+    """Return tables: start-up beside bare imports, schedules, and a row for the jobs of each command."""
+    bare = next((one["median_seconds"] for one in lines if one["command"] == BARE), None)
     rows = []
-    for one in (line for line in lines if line["group"] != "jobs" or several):
-        is_bare = one["of"] == "bare"
+    for one in (line for line in lines if line["group"] in ("start", "schedule")):
+        is_bare, seconds = one["command"] == BARE, one["median_seconds"]
         name = f"python -c '{BARE}'" if is_bare else f"ckptplan {one['command']}"
-        where = f", {one['of']}" if several and not is_bare else ""
-        ratio = one["median_seconds"] / bare if bare and one["group"] == "start" and not is_bare else None
-        times = "" if ratio is None else f" ({ratio:.1f} times the first line)"
-        rows.append(
-            [f"`{name}`{where}", f"{one['median_seconds']:.2f} s{times}", f"{one['peak_bytes'] / 1e6:,.0f} MB"]
-        )
-    tables = [table(["command", "time", "memory"], rows)] if rows else []
-    jobs = [line for line in lines if line["group"] == "jobs"]
-    if jobs and not several:
-        tables.append(tabulate_jobs(jobs))
+        is_compared = bare and one["group"] == "start" and not is_bare
+        times = f" ({seconds / bare:.1f} times the first line)" if is_compared else ""
+        rows.append([f"`{name}`", f"{seconds:.2f} s{times}", f"{one['peak_bytes'] / 1e6:,.0f} MB"])
+    tables = [table(["command", "time", "memory"], rows)]
+    if jobs := [line for line in lines if line["group"] == "jobs"]:
+        tables.append(summarise_jobs(jobs))
     return "\n\n".join(tables) + "\n"
 
 
 def summarise_jobs(lines: list[dict[str, Any]]) -> str:
     """Return a row for each command: the least, median and largest time of the jobs, and the largest memory."""
-    wide = len(COMMANDS)
     rows = []
     for place, command in enumerate(COMMANDS):
-        of_command = lines[place::wide]
+        of_command = lines[place :: len(COMMANDS)]
         times = sorted(line["median_seconds"] for line in of_command)
         memory = max(line["peak_bytes"] for line in of_command) / 1e6
         shown = (f"{seconds:.1f} s" for seconds in (times[0], statistics.median(times), times[-1]))
@@ -203,31 +153,12 @@ def summarise_jobs(lines: list[dict[str, Any]]) -> str:
     return table([f"{len(JOBS)} jobs", "least", "median", "longest", "most memory"], rows)
 
 
-def document_jobs(lines: list[dict[str, Any]]) -> str:
-    """Return a table with a row for each job, and the time and the memory of each command."""
-    cells = [f"{one['median_seconds']:.2f} s, {one['peak_bytes'] / 1e6:,.0f} MB" for one in lines]
-    wide = len(COMMANDS)
-    rows = [[f"`{job}`", *cells[place * wide :][:wide]] for place, job in enumerate(JOBS)]
-    return table(["job", *(f"`{command.split()[0]}`" for command in COMMANDS)], rows)
-
-
 def run(setting: Setting) -> list[dict[str, Any]]:
     """Measure the groups of commands that are asked for."""
-    pythons = {"here": sys.executable}
-    if "against" in setting.options:
-        pythons["there"] = setting.options["against"]
-    return [line for group in setting.parts for line in measure(group, pythons, small=setting.small)]
+    return [line for group in setting.parts for line in measure(group, small=setting.small)]
 
+
+PAGES = {DOCS / "finding-optima.md": document}
 
 if __name__ == "__main__":
-    main(
-        "commands",
-        run,
-        document,
-        about=__doc__,
-        page=DOCS / "finding-optima.md",
-        shown=document_all,
-        parts=GROUPS,
-        options={"against": "the Python of another environment, whose commands run in turn"},
-        in_processes=True,
-    )
+    main("commands", run, PAGES, about=__doc__, parts=GROUPS)

@@ -14,18 +14,27 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, tabulate, time_in_turn
+from benchmarks.harness import (
+    DOCS,
+    MIB,
+    ROOT,
+    Setting,
+    find_difference,
+    find_ratio,
+    main,
+    pivot,
+    time_in_turn,
+)
+from benchmarks.variants import measure_peak
 from ckptplan.errors import InputError
 from ckptplan.torch import scan, wrap
-from ckptplan.torch.device.meters import LiveBytes
+from ckptplan.torch.adapters import TorchCell
 
-ROOT = Path(__file__).parent.parent
 #: Limits that are tried, as shares of what the rival takes.
 _SHARES = (0.6, 0.75, 0.9, 0.95, 0.98, 1.0, 1.03, 1.06, 1.1)
 #: How much more than the rival a step may take, for the fewest time steps, and the bytes of single numbers.
@@ -65,17 +74,6 @@ class Job:
             found, state = checkpoint(self.run_segment, state, segment, use_reentrant=False)
             outputs.append(found)
         return torch.cat(outputs)
-
-
-def measure_peak(step: Callable[[], object]) -> int:
-    """Return the bytes of the tensors that a step makes, at most at a time."""
-    with LiveBytes() as live:
-        # Inside, a call is of another kind: the first one measures.
-        step()
-        live.peak = live.now
-        step()
-    peak: int = live.peak
-    return peak
 
 
 def find_gradients(job: Job, run: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
@@ -131,13 +129,8 @@ def make_cell_job(net: torch.nn.Module, cell: Cell, inputs: torch.Tensor, state:
 
 def make_gru(steps: int) -> Job:
     """Return a GRU cell in a loop."""
-    gru = torch.nn.GRUCell(64, 256)
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        state = gru(x, state)
-        return state, state
-
-    return make_cell_job(gru, cell, torch.randn(steps, 32, 64), torch.zeros(32, 256))
+    gru = TorchCell(torch.nn.GRUCell(64, 256))
+    return make_cell_job(gru, gru, torch.randn(steps, 32, 64), torch.zeros(32, 256))
 
 
 def make_lstm(steps: int) -> Job:
@@ -223,39 +216,14 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return a row for each network and a column for each length: the ratio of times, and the rival's peak."""
-    names = [name.rpartition(", T = ") for name in results]
-    lengths = list(dict.fromkeys(steps for _, _, steps in names))
-    rows = []
-    for network in dict.fromkeys(network for network, _, _ in names):
-        row: dict[str, Any] = {"network": network}
-        for steps in lengths:
-            one = results.get(f"{network}, T = {steps}", {"status": "not measured"})
-            ratio = f"{one['time_over_rival']:.2f}" if "time_over_rival" in one else one["status"]
-            row[steps] = f"{ratio} ({one['rival_bytes'] / MIB:.1f})" if "rival_bytes" in one else ratio
-        rows.append(row)
-    return tabulate(rows, ("network", "network"), *((f"T = {steps}", steps) for steps in lengths)) + "\n"
 
+    def show(one: dict[str, Any]) -> str:
+        ratio = f"{one['time_over_rival']:.2f}" if "time_over_rival" in one else str(one["status"])
+        return f"{ratio} ({one['rival_bytes'] / MIB:.1f})" if "rival_bytes" in one else ratio
 
-def document_all(results: dict[str, Any]) -> str:
-    """Return a row for each network and length."""
-
-    def size(one: dict[str, Any]) -> str:
-        if "bytes" in one:
-            return f"{one['bytes'] / MIB:.2f}"
-        least = one.get("least_bytes")
-        return one["status"] if least is None else f"does not fit: {least / MIB:.2f}"
-
-    return (
-        tabulate(
-            [{"name": name.rpartition(", T = "), **one} for name, one in results.items()],
-            ("network", "name", "{0[0]}"),
-            ("T", "name", "{0[2]}"),
-            ("the rival's peak, MiB", "rival_bytes", "{:.2f}", 1 / MIB),
-            ("ckptplan's", size),
-            ("its time over the rival's", "time_over_rival", "{:.2f}"),
-        )
-        + "\n"
-    )
+    names = {name: name.rpartition(", T = ") for name in results}
+    cells = ((network, f"T = {steps}", show(results[name])) for name, (network, _, steps) in names.items())
+    return pivot("network", cells) + "\n"
 
 
 def in_short(results: dict[str, Any]) -> str:
@@ -272,14 +240,7 @@ def in_short(results: dict[str, Any]) -> str:
     )
 
 
+PAGES = {DOCS / "measured.md": document, ROOT / "README.md": in_short}
+
 if __name__ == "__main__":
-    others = {ROOT / "README.md": in_short}
-    main(
-        "equal_memory",
-        run,
-        document,
-        about=__doc__,
-        page=DOCS / "measured.md",
-        others=others,
-        shown=document_all,
-    )
+    main("equal_memory", run, PAGES, about=__doc__)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.equal_memory import measure_peak
-from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, tabulate, time_in_turn
+from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, time_in_turn
+from benchmarks.variants import measure_peak
 from ckptplan.torch import wrap
 
 #: The limit, as a share of what the layers take by themselves.
@@ -80,20 +80,7 @@ def document(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def document_all(results: dict[str, Any]) -> str:
-    """Return the results as a table."""
-    columns = (
-        ("layers", "layers"),
-        ("plain", "plain_seconds", "{:.2f} s"),
-        ("within the limit", lambda one: f"{one['seconds']:.2f} s" if "seconds" in one else one["status"]),
-        ("ratio", "ratio", "{:.2f}"),
-        ("plain, live tensors", "plain_live_bytes", "{:.0f} MiB", 1 / MIB),
-        ("limit", "limit_bytes", "{:.2f} MiB", 1 / MIB),
-        ("live tensors", "live_bytes", "{:.2f} MiB", 1 / MIB),
-        ("gradients differ by", "gradient_difference", "{:.0e}"),
-    )
-    return tabulate([{"layers": name, **one} for name, one in results.items()], *columns) + "\n"
-
+PAGES = {DOCS / "measured.md": document}
 
 if __name__ == "__main__":
-    main("fused", run, document, about=__doc__, page=DOCS / "measured.md", shown=document_all)
+    main("fused", run, PAGES, about=__doc__)

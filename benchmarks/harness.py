@@ -1,7 +1,7 @@
 """What benchmarks share: a device and sizes, runs in turn, results with their machine, and tables of pages.
 
-A benchmark has ``run(setting)``, which returns plain data, and ``document(results)``, which makes tables of
-them. ``main`` is its command; ``benchmarks.gpu`` starts several of these on a GPU.
+A benchmark has ``run(setting)``, which returns plain data, and ``PAGES``: functions that make the sections of
+pages from the data. ``main`` is its command; ``benchmarks.gpu`` starts several of these on a GPU.
 """
 
 from __future__ import annotations
@@ -14,38 +14,29 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ckptplan.storage.memory import read_field
-
 RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 MIB, GIB = 2**20, 2**30
-#: What a benchmark says in place of results that only a GPU can give.
-NEEDS_CUDA = "needs a CUDA device"
-#: The exit code that says so.
-NEEDS_GPU = 3
 _END = "<!-- end -->\n"
 _T = TypeVar("_T")
 
 
-class NeedsCudaError(Exception):
+class NeedsCudaError(SystemExit):
     """A benchmark measures nothing without a CUDA device."""
 
     def __init__(self) -> None:
-        super().__init__(NEEDS_CUDA)
+        super().__init__("needs a CUDA device")
 
 
 class ExhaustedError(Exception):
     """A run did not fit the memory."""
-
-
-def _forget(_: object) -> None:
-    """Save nothing."""
 
 
 @dataclass(kw_only=True)
@@ -58,7 +49,6 @@ class Setting:
         seconds: how long it may take; what was saved by then is kept.
         folder: for files beside the results, such as traces.
         parts: what is measured, of a benchmark that has parts.
-        options: values of options that a benchmark has besides, by their names.
         save: keeps what was measured so far.
     """
 
@@ -67,8 +57,7 @@ class Setting:
     seconds: float = 3600.0
     folder: Path = RESULTS
     parts: tuple[str, ...] = ()
-    options: dict[str, str] = field(default_factory=dict)
-    save: Callable[[Any], None] = _forget
+    save: Callable[[Any], None] = lambda _: None
     began: float = field(default_factory=time.monotonic)
     #: What failed; the other measurements went on.
     failures: list[str] = field(default_factory=list)
@@ -169,16 +158,11 @@ def find_difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
     return max(float(abs(one - other).max() / max(float(abs(other).max()), 1e-30)) for one, other in pairs)
 
 
-def read_status(name: str) -> int:
-    """Return a size of this process, as ``VmHWM``, in bytes."""
-    return read_field("/proc/self/status", name)
-
-
-def make_document(name: str, results: Any, **more: Any) -> dict[str, Any]:
-    """Return results with the machine, the versions and the command; ``more`` is added to these."""
+def write(name: str, results: Any) -> None:
+    """Write results with the machine, the versions and the command."""
     import ckptplan
 
-    return {
+    document = {
         "benchmark": name,
         "command": f"python -m benchmarks.{name}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -186,16 +170,11 @@ def make_document(name: str, results: Any, **more: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "processor_count": os.cpu_count(),
-        **more,
         "results": results,
     }
-
-
-def write(name: str, results: Any) -> None:
-    """Write results with the machine, the versions and the command."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(make_document(name, results), indent=2) + "\n")
+    path.write_text(json.dumps(document, indent=2) + "\n")
     sys.stdout.write(f"written to benchmarks/results/{path.name}\n")
 
 
@@ -225,9 +204,63 @@ def tabulate(rows: Iterable[Any], *columns: tuple[Any, ...]) -> str:
     return table([head for head, *_ in columns], lines)
 
 
-def show(value: Any, form: str, factor: float = 1.0) -> str:
-    """Return a number as text, an empty one if there is none."""
-    return "" if value is None else format(value * factor, form)
+def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
+    """Return a table of Markdown of cells, each with the head of its row and of its column."""
+    rows: dict[str, dict[str, str]] = {}
+    for row, column, text in cells:
+        rows.setdefault(row, {})[column] = text
+    columns = list(dict.fromkeys(column for found in rows.values() for column in found))
+    lines = ([row, *(found.get(column, "") for column in columns)] for row, found in rows.items())
+    return table([corner, *columns], lines)
+
+
+def list_tables(results: Any) -> Iterator[str]:
+    """Yield all numbers of results as tables; rows that have names begin with them, and one row is a column."""
+    rows = _list_rows(results) or [results]
+    lines = [_flatten(row) for row in rows]
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    if len(lines) == 1 and columns:
+        yield table(("field", "value"), lines[0].items())
+    elif columns:
+        yield table(columns, ([line.get(key, "") for key in columns] for line in lines))
+    for row in rows:
+        for inner in _find_rows(row):
+            yield from list_tables(inner)
+
+
+def _list_rows(value: Any) -> list[dict[str, Any]]:
+    """Return the rows of a list or mapping whose values are mappings, none of anything else."""
+    if isinstance(value, Mapping) and all(isinstance(row, Mapping) for row in value.values()):
+        return [{"name": name, **row} for name, row in value.items()]
+    is_list = isinstance(value, list) and all(isinstance(row, Mapping) for row in value)
+    return value if is_list else []
+
+
+def _find_rows(row: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the lists and mappings of rows inside a row."""
+    for value in row.values():
+        if _list_rows(value):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _find_rows(value)
+
+
+def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of a row, without rows inside it and the intervals of pictures."""
+    cells: dict[str, str] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            inner = {} if _list_rows(value) else _flatten(value)
+            cells |= {f"{name} {key}": text for key, text in inner.items()}
+        elif not isinstance(value, list | tuple):
+            cells[name] = _show(value)
+        elif not any(isinstance(entry, list | tuple | Mapping) for entry in value):
+            cells[name] = ", ".join(map(_show, value))
+    return cells
+
+
+def _show(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def put_section(page: Path, benchmark: str, text: str) -> None:
@@ -240,82 +273,70 @@ def put_section(page: Path, benchmark: str, text: str) -> None:
 def main(
     name: str,
     run: Callable[[Setting], Any],
-    document: Callable[[Any], str],
+    pages: Mapping[Path, Callable[[Any], str]],
     *,
     about: str | None,
-    page: Path | None = None,
-    others: Mapping[Path, Callable[[Any], str]] | None = None,
-    shown: Callable[[Any], str] | None = None,
     parts: Iterable[str] = (),
-    options: Mapping[str, str] | None = None,
-    in_processes: bool = False,
+    keeps_other_parts: bool = False,
+    device: str = "cpu",
+    seconds: float = Setting.seconds,
 ) -> None:
-    """Measure on this machine, print tables, and write them into pages if everything was measured.
+    """Measure on this machine, print all results, and write them into pages if everything was measured.
 
     Arguments:
         name: the module of the benchmark.
         run: measures.
-        document: makes tables of results.
+        pages: makes the section of each page.
         about: what the benchmark says of itself.
-        page: has the tables between marks, if there is one.
-        others: further pages, each with tables of its own.
-        shown: makes what ``--show`` prints, if that is more than the tables.
         parts: names of which some may be given to measure no more than these.
-        options: what further options mean, by their names; with one of them, nothing is written.
-        in_processes: whether all that is measured runs in other processes. PyTorch is not loaded then: the peak
-            of a process is never less than what its parent has.
+        keeps_other_parts: whether ``run`` returns earlier results of the other parts, too.
+        device: where it measures by default, and what is written.
+        seconds: how long it may take by default.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="sizes that run in seconds; nothing is written")
-    parser.add_argument("--show", action="store_true", help="print the tables of the last run, measure nothing")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seconds", type=float, default=Setting.seconds, help="how long it may take")
+    parser.add_argument("--show", action="store_true", help="print the last results, measure nothing")
+    parser.add_argument("--write", action="store_true", help="write the last results into pages again")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
+    parser.add_argument("--seconds", type=float, default=seconds, help="how long it may take")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the results so far there alone")
-    if names := tuple(parts):
-        parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all by default")
-    for option, meaning in (options or {}).items():
-        parser.add_argument(f"--{option}", help=meaning)
+    names = tuple(parts)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(names) or 'none'}; all by default"
+    )
     given = parser.parse_args()
     if given.show:
-        print((shown or document)(read(name)))
+        print("\n\n".join(list_tables(read(name))))
         return
-    chosen: Sequence[str] = getattr(given, "parts", ()) or names
+    if given.write:
+        _write_pages(name, pages)
+        return
+    if given.out is not None and given.out.is_dir():
+        parser.error(f"--out: {given.out} is a folder; accepted is a file, as {given.out / f'{name}.json'}")
+    chosen = tuple(given.parts) or names
     if unknown := set(chosen) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
-    if not in_processes:
-        _prepare(given.device)
-    setting = Setting(device=given.device, small=given.small, seconds=given.seconds, parts=tuple(chosen))
-    setting.options = {option: value for option in options or {} if (value := getattr(given, option))}
+    if given.device == "cpu" and (torch := sys.modules.get("torch")):
+        torch.set_num_threads(1)
+    # Runs begin with a collection of garbage, which would take a tenth of a second for all loaded modules.
+    gc.collect()
+    gc.freeze()
+    setting = Setting(device=given.device, small=given.small, seconds=given.seconds, parts=chosen)
     if given.out is not None:
         _run_into(given.out, run, setting)
         return
-    try:
-        results = run(setting)
-    except NeedsCudaError as error:
-        parser.exit(NEEDS_GPU, f"{name}: {error}\n")
-    print(document(results))
-    for failure in setting.failures:
-        print(failure, file=sys.stderr)
-    if not (setting.small or setting.on_gpu or setting.options or len(chosen) < len(names)):
+    results = run(setting)
+    print("\n\n".join(list_tables(results)))
+    if not setting.small and setting.device == device and (len(chosen) == len(names) or keeps_other_parts):
         write(name, results)
-        pages = {**({} if page is None else {page: document}), **(others or {})}
-        for one, make in pages.items():
-            put_section(one, name, make(results))
+        _write_pages(name, pages)
     if setting.failures:
-        raise SystemExit(1)
+        raise SystemExit("\n".join(setting.failures))
 
 
-def _prepare(device: str) -> None:
-    """Let one thread compute, and collections of garbage pass over what is loaded.
-
-    Each run begins with a collection, which would take a tenth of a second for all loaded modules.
-    """
-    import torch
-
-    if device == "cpu":
-        torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
+def _write_pages(name: str, pages: Mapping[Path, Callable[[Any], str]]) -> None:
+    for page, make_section in pages.items():
+        put_section(page, name, make_section(read(name)))
 
 
 def _run_into(path: Path, run: Callable[[Setting], Any], setting: Setting) -> None:

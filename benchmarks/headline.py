@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
-from benchmarks.harness import GIB, MIB, ExhaustedError, Setting, clean, main, show, table, tabulate, wait
+from benchmarks.harness import GIB, MIB, ExhaustedError, Setting, clean, main, tabulate, wait
 from benchmarks.variants import Job, make_job, run_checkpoint, run_plain, run_plan
 from ckptplan.errors import InputError
 from ckptplan.torch import Compile, plan_for
@@ -23,16 +24,14 @@ from ckptplan.torch.device.memory import OutOfMemory
 from ckptplan.torch.device.meters import LiveBytes
 
 Run = Callable[[], torch.Tensor]
-#: How many times longer than base's longest sequence; the most time over base, and the goal.
-LONGER, MOST_OVERHEAD, GOAL_OVERHEAD = 10, 0.35, 0.10
-#: The variants that run for another number of steps.
-SLOW, LONGEST = "save_on_cpu", "ckptplan, ten times as long again"
-#: The part of the others' steps that the slow one runs.
-PART = 40
+#: How many times longer than base's longest sequence.
+LONGER = 10
+#: The variant that runs for another number of steps.
+LONGEST = "ckptplan, ten times as long again"
 #: How often a run of fewer seconds is repeated.
 REPEATS, SHORT = 3, 3.0
-#: T of the larger network, and how many times more parameters it is to have.
-FIXED_STEPS, LARGER = 300, 4
+#: T of the larger network.
+FIXED_STEPS = 300
 #: Room for the workspaces of libraries and for holes, which no plan counts.
 _ASIDE, _ASIDE_BYTES = 0.1, 96 * MIB
 
@@ -102,19 +101,25 @@ def _compare_lengths(kind: str, setting: Setting, limit: int, found: dict[str, A
     run_once(setting, partial(run_plain, job, 8), limit=None)
     set_limit(setting, limit)
     try:
-        base = _find_longest(setting, lambda steps: partial(run_plain, job, steps), limit)
+
+        def fits(steps: int) -> bool:
+            try:
+                run_once(setting, partial(run_plain, job, steps), limit=limit)
+            except ExhaustedError:
+                return False
+            return True
+
+        base = find_largest(fits, start=setting.pick(8, 64, 64), most=2**20)
         row: dict[str, Any] = {"network": kind, "longest_of_base": base, "variants": []}
         found["sequences"].append(row)
         if not base:
             raise RuntimeError(f"base of {kind} fits no sequence within {limit:,} bytes")
         longer = setting.pick(2, LONGER, LONGER) * base
-        once = _measure(setting, partial(run_plain, job, base), base, limit)
+        once = _measure(setting, partial(partial, run_plain, job, base), base, limit)
         row["base"] = once
         for name, make in list_variants(job, longer, setting, limit).items():
-            steps = {SLOW: max(1, longer // PART), LONGEST: LONGER * longer}.get(name, longer)
-            measured = setting.attempt(
-                f"{kind}, {name}", partial(_make_and_measure, setting, make, steps, limit)
-            )
+            steps = LONGER * longer if name == LONGEST else longer
+            measured = setting.attempt(f"{kind}, {name}", partial(_measure, setting, make, steps, limit))
             if "seconds_per_step" in measured:
                 measured["over_base"] = measured["seconds_per_step"] / once["seconds_per_step"] - 1
             row["variants"].append({"variant": name, "steps": steps, **measured})
@@ -123,64 +128,31 @@ def _compare_lengths(kind: str, setting: Setting, limit: int, found: dict[str, A
         set_limit(setting, None)
 
 
-def make_fused(job: Job) -> torch.nn.GRU:
-    """Return the layer of a GRU job, which cuDNN runs as a whole, with the same weights."""
-    cell = job.cell.module
-    net = torch.nn.GRU(cell.input_size, cell.hidden_size, device=job.bank.device)
-    with torch.no_grad():
-        for name, value in cell.named_parameters():
-            getattr(net, f"{name}_l0").copy_(value)
-    return net
-
-
-def run_fused(net: torch.nn.GRU, job: Job, steps: int) -> torch.Tensor:
-    """Return the loss of a whole layer over all steps."""
-    outputs, _ = net(job.inputs(0, steps), job.state.unsqueeze(0))
-    loss: torch.Tensor = outputs.square().mean((1, 2)).sum()
-    return loss
-
-
 def list_variants(job: Job, steps: int, setting: Setting, limit: int) -> dict[str, Callable[[], Run]]:
     """Return the ways to train; what a way prepares, such as a plan, is prepared when it is asked for."""
-    inner = max(2, round(math.sqrt(steps)))
-    cube = max(2, round(steps ** (1 / 3)))
+    root, cube = max(2, round(math.sqrt(steps))), max(2, round(steps ** (1 / 3)))
+    plan = partial(_plan, setting=setting, limit=limit)
     variants: dict[str, Callable[[], Run]] = {
-        "plain": lambda: partial(run_plain, job, steps),
-        "ckptplan": lambda: _plan(job, steps, setting, limit),
-        f"torch.utils.checkpoint, {inner}, non-reentrant": lambda: partial(
-            run_checkpoint, job, steps, (inner,), reentrant=False
-        ),
-        f"torch.utils.checkpoint, {inner}, reentrant": lambda: partial(
-            run_checkpoint, job, steps, (inner,), reentrant=True
-        ),
-        f"torch.utils.checkpoint, {cube**2} and {cube}, non-reentrant": lambda: partial(
-            run_checkpoint, job, steps, (cube**2, cube), reentrant=False
-        ),
-        f"torch.utils.checkpoint, {cube**2} and {cube}, reentrant": lambda: partial(
-            run_checkpoint, job, steps, (cube**2, cube), reentrant=True
-        ),
-        # So slow that a part of the sequence is enough.
-        SLOW: lambda: partial(run_plain, job, max(1, steps // PART), saved="cpu", pinned=setting.on_gpu),
+        "plain": partial(partial, run_plain, job, steps),
+        "ckptplan": partial(plan, job, steps),
     }
+    for chunks, mode in product(((root,), (cube**2, cube)), ("non-reentrant", "reentrant")):
+        name = f"torch.utils.checkpoint, {' and '.join(map(str, chunks))}, {mode}"
+        variants[name] = partial(partial, run_checkpoint, job, steps, chunks, reentrant=mode == "reentrant")
     if setting.on_gpu:
-        variants["ckptplan, offload to the host"] = lambda: _plan(job, steps, setting, limit, offload="host")
+        variants["ckptplan, offload to the host"] = partial(plan, job, steps, offload="host")
     if job.kind == "gru":
-        net = make_fused(job)
-        variants["nn.GRU as a whole (cuDNN)"] = lambda: partial(run_fused, net, job, steps)
         # Of a step that takes twice as long, this would take minutes.
-        variants[LONGEST] = lambda: _plan(job, LONGER * steps, setting, limit)
+        variants[LONGEST] = partial(plan, job, LONGER * steps)
     else:
-        replayed = make_sized("replay", setting)
-        variants["ckptplan, replayed spikes"] = lambda: _plan(replayed, steps, setting, limit)
+        variants["ckptplan, replayed spikes"] = partial(plan, make_sized("replay", setting), steps)
     if setting.on_gpu:
         # Last: compiling takes longest, and nothing waits for it if time is over.
-        variants["ckptplan, compiled pieces"] = lambda: _plan(
-            job, steps, setting, limit, compile_=Compile(steps=8)
-        )
+        variants["ckptplan, compiled pieces"] = partial(plan, job, steps, compile_=Compile(steps=8))
     return variants
 
 
-def _plan(job: Job, steps: int, setting: Setting, limit: int, *, compile_: Any = None, **more: Any) -> Run:
+def _plan(job: Job, steps: int, *, setting: Setting, limit: int, compile_: Any = None, **more: Any) -> Run:
     """Return the run of a plan for what the limit leaves."""
     clean(setting)
     held = torch.cuda.memory_allocated() if setting.on_gpu else 0
@@ -199,24 +171,9 @@ def _plan(job: Job, steps: int, setting: Setting, limit: int, *, compile_: Any =
     return partial(run_plan, job, plan, compile_=compile_)
 
 
-def _measure(setting: Setting, variant: Run, steps: int, limit: int) -> dict[str, float]:
-    found = run_once(setting, variant, limit=limit, repeats=REPEATS)
+def _measure(setting: Setting, make: Callable[[], Run], steps: int, limit: int) -> dict[str, float]:
+    found = run_once(setting, make(), limit=limit, repeats=REPEATS)
     return {**found, "seconds_per_step": found["seconds"] / steps}
-
-
-def _make_and_measure(setting: Setting, make: Callable[[], Run], steps: int, limit: int) -> dict[str, float]:
-    return _measure(setting, make(), steps, limit)
-
-
-def _find_longest(setting: Setting, make: Callable[[int], Run], limit: int) -> int:
-    def fits(number: int) -> bool:
-        try:
-            run_once(setting, make(number), limit=limit)
-        except ExhaustedError:
-            return False
-        return True
-
-    return find_largest(fits, start=setting.pick(8, 64, 64), most=2**20)
 
 
 def _compare_networks(kind: str, setting: Setting, limit: int) -> dict[str, Any]:
@@ -249,7 +206,8 @@ def _compare_networks(kind: str, setting: Setting, limit: int) -> dict[str, Any]
             f"{kind}, larger, base", lambda: find(lambda job: partial(run_plain, job, steps))
         )
         ours = setting.attempt(
-            f"{kind}, larger, ckptplan", lambda: find(lambda job: _plan(job, steps, setting, limit))
+            f"{kind}, larger, ckptplan",
+            lambda: find(lambda job: _plan(job, steps, setting=setting, limit=limit)),
         )
     finally:
         set_limit(setting, None)
@@ -313,69 +271,5 @@ def in_short(results: dict[str, Any]) -> str:
     return "\n\n".join([*parts, f"The largest networks that fit: {larger or 'not measured'}."]) + "\n"
 
 
-def document(results: dict[str, Any]) -> str:
-    """Return all tables, with what was aimed at."""
-    rows = []
-    for one in results["sequences"]:
-        base = one.get("base", {})
-        steps = f"{one['longest_of_base']:,} (the longest)"
-        rows.append([one["network"], "plain", steps, *_cost(base), ""])
-        rows += [
-            [
-                one["network"],
-                line["variant"],
-                f"{line['steps']:,}",
-                *_cost(line),
-                show(line.get("over_base"), "+.0%"),
-            ]
-            for line in one["variants"]
-        ]
-    head = ["network", "trained by", "T", "time a step", "peak", "time over base"]
-    parts = [
-        f"A limit of {results['limit_bytes'] / MIB:,.0f} MiB for everything on the device:",
-        table(head, rows),
-    ]
-    rows = []
-    for one in results["networks"]:
-        for name in ("base", "ckptplan"):
-            line = one[name]
-            numbers = [f"{line[key]:,}" if key in line else "" for key in ("neurons", "parameters")]
-            peak = show(line.get("peak_bytes"), ",.0f", 1 / MIB)
-            rows.append(
-                [one["network"], name, f"{one['steps']}", *numbers, show(line.get("seconds"), ".2f"), peak]
-            )
-    head = ["network", "trained by", "T", "largest: neurons", "parameters", "time, s", "peak, MiB"]
-    parts += [table(head, rows)] if rows else []
-    return "\n\n".join([*parts, table(["what", "aimed at", "reached"], _judge(results))]) + "\n"
-
-
-def _judge(results: dict[str, Any]) -> list[list[str]]:
-    """Return what was aimed at and what was reached; a way that did not run reaches nothing."""
-    rows = []
-    for one in results["sequences"]:
-        ours = [line for line in one["variants"] if line["variant"].startswith("ckptplan")]
-        least = min((line["over_base"] for line in ours if line.get("over_base") is not None), default=None)
-        longer = ours[0]["steps"] // max(1, one["longest_of_base"]) if ours else 0
-        missed = " (missed)" if least is None or least > MOST_OVERHEAD else ""
-        reached = "no run" if least is None else f"{least:+.0%}"
-        what = f"{one['network']}, {longer} times the longest sequence of base: time over base"
-        rows.append([what, f"at most {MOST_OVERHEAD:.0%}; goal {GOAL_OVERHEAD:.0%}", reached + missed])
-    for one in results["networks"]:
-        ours, base = (one[name].get("parameters") for name in ("ckptplan", "base"))
-        ratio = ours / base if ours and base else None
-        missed = " (missed)" if ratio is None or ratio < LARGER else ""
-        reached = "no run" if ratio is None else f"{ratio:.1f} times"
-        what = f"{one['network']}, T = {one['steps']}: parameters of the largest network over base's"
-        rows.append([what, f"at least {LARGER} times", reached + missed])
-    return rows
-
-
-def _cost(line: dict[str, Any]) -> Iterable[str]:
-    """Return the time of a step and the peak; the status in place of the time of a run that failed."""
-    if "seconds" not in line:
-        return line.get("status", ""), ""
-    return f"{line['seconds_per_step'] * 1e3:.3f} ms", f"{line['peak_bytes'] / MIB:,.1f} MiB"
-
-
 if __name__ == "__main__":
-    main("headline", run, document, about=__doc__)
+    main("headline", run, {}, about=__doc__)

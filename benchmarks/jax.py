@@ -19,10 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-#: Flags of a CPU; memory of a GPU is to be what programs take.
-os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
@@ -38,12 +34,12 @@ from benchmarks.harness import (
     find_difference,
     find_ratio,
     main,
-    show,
-    table,
+    pivot,
     time_in_turn,
 )
 from ckptplan.jax import bptt, plan_for
 from ckptplan.jax.backend import settle
+from ckptplan.jax.cells import BUILT_IN_CELLS
 from ckptplan.model.plan import Plan
 from ckptplan.strategies.registry import all_strategies
 
@@ -52,44 +48,6 @@ STEPS, BATCH, INPUTS, NEURONS = 4_096, 32, 64, 256
 COUNTS = (256, 128, 64, 48, 32, 24, 16, 8, 4)
 #: The share of the memory of base that strategies are compiled for.
 SHARE = 0.1
-
-
-@jax.custom_jvp
-def spike(x: Any) -> Any:
-    """Return 1 where a membrane is over its threshold, with a surrogate gradient."""
-    return (x > 0).astype(x.dtype)
-
-
-@spike.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    return spike(primals[0]), tangents[0] / (1 + 10.0 * jnp.abs(primals[0])) ** 2
-
-
-def lif(weights: Any, state: Any, x: Any) -> Any:
-    """Run a recurrent layer of leaky neurons for a step."""
-    v, z = state
-    v = 0.9 * v + (x @ weights["wi"] + weights["b"] + z @ weights["wr"]) - lax.stop_gradient(z)
-    z = spike(v - 1.0)
-    return (v, z), z
-
-
-def gru(weights: Any, h: Any, x: Any) -> Any:
-    """Run a GRU cell for a step."""
-    ir, iz, inn = jnp.split(x @ weights["wi"] + weights["bi"], 3, -1)
-    hr, hz, hn = jnp.split(h @ weights["wh"] + weights["bh"], 3, -1)
-    r, z = jax.nn.sigmoid(ir + hr), jax.nn.sigmoid(iz + hz)
-    n = jnp.tanh(inn + r * hn)
-    h = n + z * (h - n)
-    return h, h
-
-
-def lstm(weights: Any, state: Any, x: Any) -> Any:
-    """Run an LSTM cell for a step."""
-    h, c = state
-    i, f, g, o = jnp.split(x @ weights["wi"] + h @ weights["wh"], 4, -1)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    h = jax.nn.sigmoid(o) * jnp.tanh(c)
-    return (h, c), h
 
 
 @dataclass(frozen=True)
@@ -132,28 +90,14 @@ def loss(_: Any, output: Any) -> Any:
 
 
 def make_cases() -> list[Case]:
-    """Return the cells; the weights are those of PyTorch's defaults."""
-    random = np.random.default_rng(0)
-
-    def uniform(*shape: int) -> Any:
-        return ((random.random(shape) * 2 - 1) / np.sqrt(NEURONS)).astype(np.float32)
-
-    xs = random.standard_normal((STEPS, BATCH, INPUTS)).astype(np.float32)
-    zero = np.zeros((BATCH, NEURONS), np.float32)
-    wide = 3 * NEURONS
-    of_gru = {
-        "wi": uniform(INPUTS, wide),
-        "wh": uniform(NEURONS, wide),
-        "bi": uniform(wide),
-        "bh": uniform(wide),
-    }
-    of_lif = {"wi": 2.3 * uniform(INPUTS, NEURONS), "wr": uniform(NEURONS, NEURONS), "b": 0 * uniform(NEURONS)}
-    of_lstm = {"wi": uniform(INPUTS, 4 * NEURONS), "wh": uniform(NEURONS, 4 * NEURONS)}
-    return [
-        Case("GRU", gru, of_gru, zero, xs),
-        Case("LIF", lif, of_lif, (zero, zero), xs),
-        Case("LSTM", lstm, of_lstm, (zero, zero), xs),
-    ]
+    """Return the cells of calibrations, with inputs."""
+    sizes = {"batch": BATCH, "inputs": INPUTS, "neurons": NEURONS}
+    xs = np.random.default_rng(0).standard_normal((STEPS, BATCH, INPUTS)).astype(np.float32)
+    cases = []
+    for name in ("gru", "lif", "lstm"):
+        cell, weights, state = BUILT_IN_CELLS[name](**sizes, seed=0)
+        cases.append(Case(name.upper(), cell, weights, state, xs))
+    return cases
 
 
 def nested(case: Case, *chunks: int) -> Callable[..., Any]:
@@ -283,82 +227,43 @@ _BETWEEN = "T = 1024"
 
 def document(results: dict[str, Any]) -> str:
     """Return a table of the usual rivals, and the extremes of the others and of all strategies."""
-    usual = {name: row for name, row in results["rivals"].items() if name.endswith(_USUAL)}
-    shown = {name: row for name, row in usual.items() if _BETWEEN not in name}
-    others = [row for name, row in results["rivals"].items() if name not in usual and "bytes" in row]
-    parts = [_make_short_table(shown)]
-    if others:
-        times, compiled = ([row[key] for row in others] for key in ("time_over_rival", "compile_over_rival"))
-        parts.append(
-            f"{len(others)} rivals with other checkpoints, at T = {STEPS:,}: time {min(times):.2f} to "
-            f"{max(times):.2f} of theirs, compilation {min(compiled):.2f} to {max(compiled):.2f}."
-        )
-    parts += [_describe_plain(results["plain"])] if results["plain"] else []
-    if rows := [row for row in results["strategies"] if "bytes" in row]:
-        off = max(abs(row["predicted_bytes"] / row["bytes"] - 1) for row in rows)
-        parts.append(
-            f"All strategies in {SHARE:.0%} of the memory of base, {len(rows)} programs: bytes are predicted "
-            f"within {off:.1%}; compiling takes at most {max(row['compile_seconds'] for row in rows):.1f} s."
-        )
-    return "\n\n".join(parts) + "\n"
+    rivals = {name: row for name, row in results["rivals"].items() if _BETWEEN not in name}
 
-
-def list_all(results: dict[str, Any]) -> str:
-    """Return a table of all rivals, and one of the plans of all strategies."""
-    lines = [_line_of_strategy(row) for row in results["strategies"]]
-    strategies = table(["cell", "strategy", "planned in", "compiled in", "memory", "predicted"], lines)
-    return "\n\n".join([_make_table(results["rivals"]), _describe_plain(results["plain"]), strategies]) + "\n"
-
-
-def _make_table(rivals: dict[str, Any]) -> str:
-    sizes = ["program", "the rival's MiB", "ckptplan's", "predicted"]
-    head = [*sizes, "time over rival", "compilation over rival", "plan"]
-    return table(head, [_line(name, row) for name, row in rivals.items()])
-
-
-def _make_short_table(rivals: dict[str, Any]) -> str:
-    """Return a row for each cell and length: the rival's MiB, and the ratios of time and compilation."""
-    names = dict.fromkeys(name.rpartition(", ")[0] for name in rivals)
-
-    def fill(name: str, usual: str) -> str:
-        row = rivals.get(f"{name}, {usual}", {"status": "not measured"})
+    def show(row: dict[str, Any]) -> str:
         if "bytes" not in row:
             return str(row["status"])
-        return (
-            f"{row['rival_bytes'] / MIB:.1f} MiB: {row['time_over_rival']:.2f}, {row['compile_over_rival']:.2f}"
-        )
+        ratios = f"{row['time_over_rival']:.2f}, {row['compile_over_rival']:.2f}"
+        return f"{row['rival_bytes'] / MIB:.1f} MiB: {ratios}"
 
-    lines = [[name, *(fill(name, usual) for usual in _USUAL)] for name in names]
-    head = [f"{usual}: memory, time over it, compilation over it" for usual in _USUAL]
-    return table(["program", *head], lines)
-
-
-def _describe_plain(plain: dict[str, Any]) -> str:
-    texts = (
-        f"{row['seconds']:.2f} s and {row['bytes'] / MIB:,.0f} MiB ({name})" for name, row in plain.items()
+    usual = {name: name.rpartition(", ") for name in rivals if name.endswith(_USUAL)}
+    cells = (
+        (program, f"{rival}: memory, time over it, compilation over it", show(rivals[name]))
+        for name, (program, _, rival) in usual.items()
     )
-    return f"`jax.lax.scan` at T = {STEPS:,}: {', '.join(texts)}."
-
-
-def _line(name: str, row: dict[str, Any]) -> list[str]:
-    if "bytes" not in row:
-        return [name, row["status"], *[""] * 5]
-    # Some results are of a version that did not write down what was predicted.
-    sizes = (show(row.get(key), ".2f", 1 / MIB) for key in ("rival_bytes", "bytes", "predicted_bytes"))
-    ratios = (f"{row[key]:.2f}" for key in ("time_over_rival", "compile_over_rival"))
-    return [name, *sizes, *ratios, row["plan"]]
-
-
-def _line_of_strategy(row: dict[str, Any]) -> list[str]:
-    if "reason" in row:
-        return [row["case"], row["strategy"], "", "no plan", "", ""]
-    times = (f"{row[key]:.1f} s" for key in ("plan_seconds", "compile_seconds"))
-    sizes = (f"{row[key] / MIB:.1f} MiB" for key in ("bytes", "predicted_bytes"))
-    return [row["case"], row["strategy"], *times, *sizes]
+    others = [row for name, row in rivals.items() if not name.endswith(_USUAL) and "bytes" in row]
+    times, compiled = ([row[key] for row in others] for key in ("time_over_rival", "compile_over_rival"))
+    plain = (
+        f"{row['seconds']:.2f} s and {row['bytes'] / MIB:,.0f} MiB ({name})"
+        for name, row in results["plain"].items()
+    )
+    planned = [row for row in results["strategies"] if "bytes" in row]
+    off = max(abs(row["predicted_bytes"] / row["bytes"] - 1) for row in planned)
+    parts = [
+        pivot("program", cells),
+        f"{len(others)} rivals with other checkpoints, at T = {STEPS:,}: time {min(times):.2f} to "
+        f"{max(times):.2f} of theirs, compilation {min(compiled):.2f} to {max(compiled):.2f}.",
+        f"`jax.lax.scan` at T = {STEPS:,}: {', '.join(plain)}.",
+        f"All strategies in {SHARE:.0%} of the memory of base, {len(planned)} programs: bytes are predicted "
+        f"within {off:.1%}; compiling takes at most {max(row['compile_seconds'] for row in planned):.1f} s.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def run(setting: Setting) -> dict[str, Any]:
     """Measure each cell beside each rival; a whole scan and all strategies at the greatest T."""
+    # Flags of a CPU; memory of a GPU is to be what programs take.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     device = jax.devices()[0]
     if setting.on_gpu and device.platform != "gpu":
         raise NeedsCudaError
@@ -390,5 +295,7 @@ def measure_plain(case: Case, setting: Setting) -> dict[str, Any]:
     return {"seconds": statistics.median(times), "bytes": program.memory}
 
 
+PAGES = {DOCS / "measured.md": document}
+
 if __name__ == "__main__":
-    main("jax", run, document, about=__doc__, page=DOCS / "measured.md", shown=list_all)
+    main("jax", run, PAGES, about=__doc__)

@@ -15,127 +15,63 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from benchmarks.harness import DOCS, Setting, main, table
-from ckptplan.torch import LIF, bptt, plan_for
+from benchmarks.variants import Job, make_job, run_checkpoint, run_plain, run_plan
+from ckptplan.torch import plan_for
 from ckptplan.torch.device.meters import LiveBytes
 
-INPUTS, NEURONS, BATCH, PERIOD = 64, 256, 32, 509
 #: T; those of the small run are shorter.
 LENGTHS, SMALL_LENGTHS = (1_000, 4_096, 10_000, 100_000, 1_000_000), (1_000, 3_000)
 #: The limit, in bytes, and the longest sequences of the rivals, beyond which they pass 64 MB many times.
 LIMIT, PLAIN_STEPS, CHECKPOINT_STEPS = 64_000_000, 1_000, 100_000
 PLAIN, RIVAL, OURS = "plain loop", "torch.utils.checkpoint", "ckptplan"
+AS_MUCH = f"{OURS}, as much as {RIVAL}"
 
 
-class Job:
-    """A layer, and inputs of any length."""
-
-    def __init__(self, setting: Setting) -> None:
-        torch.manual_seed(0)
-        self.neurons = setting.pick(32, NEURONS, NEURONS)
-        self.cell = LIF(INPUTS, self.neurons, threshold=1.0)
-        with torch.no_grad():
-            self.cell.get_parameter("recurrent_weight").mul_(0.3)
-        self.table = (torch.rand(PERIOD, BATCH, INPUTS) < 0.1).float() * 2
-        self.state = self.cell.initial_state(BATCH)
-
-    def inputs(self, start: int, stop: int) -> torch.Tensor:
-        """Return the inputs of some steps."""
-        return self.table[torch.arange(start, stop) % PERIOD]
-
-    @staticmethod
-    def loss(_: int, spikes: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a step."""
-        return spikes.square().mean()
-
-    def find_activity(self) -> float:
-        """Return the share of neurons that fire, on average over some steps."""
-        with torch.no_grad():
-            state, shares = self.state, []
-            for x in self.inputs(0, 100):
-                state, spikes = self.cell(state, x)
-                shares.append(float(spikes.mean()))
-        return sum(shares) / len(shares)
-
-
-def _run_plain(job: Job, steps: int) -> None:
-    state, total = job.state, torch.zeros(())
-    for step in range(steps):
-        state, spikes = job.cell(state, job.inputs(step, step + 1)[0])
-        total = total + job.loss(step, spikes)
-    total.backward()
-
-
-def _run_segment(job: Job, state: torch.Tensor, start: int, stop: int) -> Any:
-    total = torch.zeros(())
-    for step, x in enumerate(job.inputs(start, stop), start):
-        state, spikes = job.cell(state, x)
-        total = total + job.loss(step, spikes)
-    return state, total
-
-
-def _run_checkpoint(job: Job, steps: int) -> None:
-    state, total, length = job.state, torch.zeros(()), math.isqrt(steps)
-    for start in range(0, steps, length):
-        segment = partial(_run_segment, job, start=start, stop=min(steps, start + length))
-        state, term = checkpoint(segment, state, use_reentrant=False)
-        total = total + term
-    total.backward()
-
-
-def _measure(run: Callable[[], object]) -> dict[str, Any]:
+def measure(run: Callable[[], torch.Tensor]) -> dict[str, Any]:
+    """Return the peak of a forward and a backward pass, and the seconds of another one."""
     with LiveBytes() as live:
-        run()
+        run().backward()
     began = time.perf_counter()
-    run()
+    run().backward()
     return {"peak_bytes": live.peak, "seconds": time.perf_counter() - began}
 
 
-def _run_planned(job: Job, limit: int, steps: int) -> dict[str, Any]:
+def measure_plan(job: Job, limit: int, steps: int) -> dict[str, Any]:
+    """Measure a plan within a limit."""
     plan = plan_for(job.cell, job.inputs, job.state, job.loss, memory=limit, steps=steps)
-
-    def train() -> None:
-        bptt(job.cell, job.inputs, job.state, job.loss, plan=plan).loss.backward()
-
-    measured = _measure(train)
     parameters = ", ".join(f"{name} {value:,}" for name, value in plan.parameters.items())
-    return {**measured, "plan": f"{plan.strategy}, {parameters}", "cache": plan.cache, "steps": steps,
-            "overhead": plan.predicted.overhead, "limit": limit}  # fmt: skip
-
-
-def _run_within(job: Job, results: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Measure a plan whose limit is the peak that the rival had."""
-    return _run_planned(job, results[f"{RIVAL}, {steps}"]["peak_bytes"], steps)
+    return {
+        **measure(partial(run_plan, job, plan)),
+        "plan": f"{plan.strategy}, {parameters}",
+        "cache": plan.cache,
+        "overhead": plan.predicted.overhead,
+        "limit": limit,
+    }
 
 
 def run(setting: Setting) -> dict[str, Any]:
     """Measure each length."""
-    torch.set_num_threads(1)
-    job = Job(setting)
+    job = make_job("replay", batch=32, inputs=64, neurons=setting.pick(32, 256, 256))
     limit = setting.pick(4_000_000, LIMIT, LIMIT)
-    results: dict[str, Any] = {"activity": job.find_activity()}
+    results: dict[str, Any] = {}
+
+    def keep(name: str, steps: int, way: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        measured = setting.attempt(f"{name}, T = {steps}", way)
+        results[f"{name}, {steps}"] = {"way": name, "steps": steps, **measured}
+        setting.save(results)
+        return measured
+
     for steps in SMALL_LENGTHS if setting.small else map(int, setting.parts):
-        ways: dict[str, Callable[[], dict[str, Any]]] = {OURS: partial(_run_planned, job, limit, steps)}
+        keep(OURS, steps, partial(measure_plan, job, limit, steps))
         if steps <= PLAIN_STEPS:
-            ways[PLAIN] = partial(_measure, partial(_run_plain, job, steps))
+            keep(PLAIN, steps, partial(measure, partial(run_plain, job, steps)))
         if steps <= CHECKPOINT_STEPS:
-            ways[RIVAL] = partial(_measure, partial(_run_checkpoint, job, steps))
-            ways[f"{OURS}, as much as {RIVAL}"] = partial(_run_within, job, results, steps)
-        for name, way in ways.items():
-            measured = setting.attempt(f"{name}, T = {steps}", way)
-            results[f"{name}, {steps}"] = {"way": name, "steps": steps, **measured}
-            setting.save(results)
+            segments = partial(run_checkpoint, job, steps, (math.isqrt(steps),))
+            rival = keep(RIVAL, steps, partial(measure, segments))
+            keep(AS_MUCH, steps, partial(measure_plan, job, rival.get("peak_bytes", limit), steps))
     return results
-
-
-def _show(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    if "seconds" not in row:
-        return str(row["status"])
-    return f"{row['peak_bytes'] * 1e-6:.1f} MB, {row['seconds'] / row['steps'] * 1e6:.0f} µs"
 
 
 def document(results: dict[str, Any]) -> str:
@@ -144,11 +80,16 @@ def document(results: dict[str, Any]) -> str:
     for row in results.values():
         if isinstance(row, dict):
             measured.setdefault(row["steps"], {})[row["way"]] = row
-    ways = (PLAIN, RIVAL, f"{OURS}, as much as {RIVAL}", OURS)
+
+    def show(row: dict[str, Any] | None) -> str:
+        if row is None or "seconds" not in row:
+            return "" if row is None else str(row["status"])
+        return f"{row['peak_bytes'] * 1e-6:.1f} MB, {row['seconds'] / row['steps'] * 1e6:.0f} µs"
+
     lines = [
         [
             f"{steps:,}",
-            *(_show(rows.get(way)) for way in ways),
+            *(show(rows.get(way)) for way in (PLAIN, RIVAL, AS_MUCH, OURS)),
             f"{rows[OURS]['overhead']:+.0%}",
             rows[OURS]["cache"],
         ]
@@ -158,6 +99,7 @@ def document(results: dict[str, Any]) -> str:
     return table(heads, lines)
 
 
+PAGES = {DOCS / "measured.md": document}
+
 if __name__ == "__main__":
-    parts = [str(steps) for steps in LENGTHS]
-    main("long_spikes", run, document, about=__doc__, page=DOCS / "measured.md", parts=parts)
+    main("long_spikes", run, PAGES, about=__doc__, parts=map(str, LENGTHS))

@@ -1,4 +1,6 @@
-"""Changes the formulas one at a time, and shows which test finds each change: python -m benchmarks.mutants.
+"""Changes the formulas one at a time, and shows which test finds each change.
+
+    python -m benchmarks.mutants [cost/paper.py ...]
 
 In the functions of ``ckptplan/cost`` and ``ckptplan/strategies``, integers of sums and products grow by 1,
 factors are dropped, ``+`` becomes ``-``, ``<`` becomes ``<=``, minima become maxima, and quotients are no
@@ -6,27 +8,23 @@ longer rounded up. The tests of literal numbers and laws then run until the firs
 left out: they say that a number changed, and not that it is wrong.
 
 No file is changed. pytest collects the tests once, and a fork of that process makes each change. It takes a
-second if a test finds the change, and half a minute if none does. The results are written into
-benchmarks/results/mutants.json after each change, and ``--resume`` goes on from there.
+second if a test finds the change, and half a minute if none does.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
+import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
-from itertools import count
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -34,14 +32,16 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from benchmarks.harness import RESULTS, make_document, read, table
+from benchmarks.harness import ROOT, Setting, main
 
-ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ckptplan"
-FILE = RESULTS / "mutants.json"
-#: What is changed, and what is not: modules without formulas.
-FOLDERS = ("cost", "strategies")
-EXCLUDED = {"protocol.py", "registry.py"}
+#: The modules with formulas.
+MODULES = [
+    path.relative_to(PACKAGE).as_posix()
+    for folder in ("cost", "strategies")
+    for path in sorted((PACKAGE / folder).glob("*.py"))
+    if path.name not in ("protocol.py", "registry.py")
+]
 #: The tests, the quickest first.
 TESTS = (
     "tests/cost/test_paper.py", "tests/laws/test_settings.py", "tests/cost", "tests/laws/test_search.py",
@@ -59,93 +59,39 @@ SLOW = (
 )
 #: The most seconds that the tests may take: a change that makes a search endless is found by them.
 LIMIT_SECONDS = 180
-_LOWER = "the bound of a box is lower, so that a search takes longer and finds the same"
-_CAPPED = "where this factor is in force, T - c is the larger bound"
-_WIDER = "the search looks at more settings, which do not fit or equal one with a smaller number"
-_ZEROS = "zeros are added to give the sum its shape"
-#: File, function and change, or file and function -> why changes that survive give wrong results nowhere.
-EQUIVALENT: dict[tuple[str, ...], str] = {
-    **{
-        ("strategies/segments.py", "Segmented._recomputed_between", change): _LOWER
-        for change in (
-            "chunk * (steps - chunk) / longest -> chunk * (steps - chunk)",
-            "chunk * (steps - chunk) / shortest -> chunk * (steps - chunk)",
-            "steps - chunk -> steps + chunk",
-            "steps - chunk -> steps + chunk (2)",
-            "2 * steps - chunk - saved - 2 -> 2 * steps - chunk - saved - 3",
-            "2 * steps -> steps",
-            "np.maximum(low[self.segment], chunk) -> np.minimum(low[self.segment], chunk)",
-            "np.maximum(0, high['chunk_size'] - high[self.segment]) -> "
-            "np.maximum(1, high['chunk_size'] - high[self.segment])",
-            "high['chunk_size'] - high[self.segment] -> high['chunk_size'] + high[self.segment]",
-            "np.minimum(high['chunk_size'], longest) -> np.maximum(high['chunk_size'], longest)",
-        )
-    },
-    ("strategies/segments.py", "Segmented.ranges"): _WIDER,
-    (
-        "cost/paper.py",
-        "price",
-        "states + np.zeros_like(chunk_size) -> states - np.zeros_like(chunk_size)",
-    ): _ZEROS,
-    (
-        "cost/exact.py",
-        "price",
-        "counts.remote_checkpoints * costs.remote_state_bytes + np.zeros_like(counts.tapes) -> "
-        "counts.remote_checkpoints * costs.remote_state_bytes - np.zeros_like(counts.tapes)",
-    ): _ZEROS,
-    **{
-        ("strategies/segments.py", "Segmented._count_two_levels", change): _LOWER
-        for change in (
-            "ceil_div(undivided, 2) - 1 -> ceil_div(undivided, 2) - 2",
-            "ceil_div(undivided, 2) -> undivided // 2",
-        )
-    },
-    **{
-        ("strategies/segments.py", "Segmented._recomputed", change): _CAPPED
-        for change in (
-            "2 * steps -> 3 * steps",
-            "2 * steps -> steps",
-            "2 * steps // chunk + 1 -> 2 * steps // chunk + 2",
-        )
-    },
+#: File, function and a part of the change -> why changes that survive give wrong results nowhere.
+EQUIVALENT = {
+    ("strategies/segments.py", "Segmented._recomputed_between", ""): "the bound of a box is lower, so that a "
+    "search takes longer and finds the same",
+    ("strategies/segments.py", "Segmented._count_two_levels", "ceil_div(undivided, 2)"): "the bound is lower",
     (
         "strategies/segments.py",
-        "Hierarchical.actions",
-        "ceil_div(away, slots) - 1 -> ceil_div(away, slots) + 1",
-    ): "the numbers that are added are below 1, and no chunk has them",
-    **{
-        ("strategies/revolve.py", "Revolve.admits", change): _WIDER
-        for change in (
-            "ceil_div(steps, low['chunk_size']) - 1 -> ceil_div(steps, low['chunk_size']) + 1",
-            "np.maximum(1, ceil_div(steps, low['chunk_size']) - 1) -> "
-            "np.maximum(2, ceil_div(steps, low['chunk_size']) - 1)",
-        )
-    },
+        "Segmented._recomputed",
+        "2 * steps",
+    ): "where it counts, T - c is the larger bound",
+    (
+        "strategies/segments.py",
+        "Segmented.ranges",
+        "",
+    ): "the search looks at more settings, which do not fit or equal one with a smaller number",
+    ("strategies/revolve.py", "Revolve.admits", "ceil_div(steps, low['chunk_size']) - 1"): "more settings",
     (
         "strategies/revolve.py",
         "Revolve.admits",
-        "steps < 2 ** 31 -> steps <= 2 ** 31",
+        "steps < 2 ** 31",
     ): "steps run again less than T times on average, so the count is below 2**62 for T = 2**31, too",
+    ("cost/paper.py", "price", "+ np.zeros_like"): "zeros are added to give the sum its shape",
+    ("cost/exact.py", "price", "+ np.zeros_like"): "zeros are added to give the sum its shape",
 }
 _SWAPS = {"minimum": "maximum", "maximum": "minimum", "min": "max", "max": "min"}
 _OPERATORS: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
 }  # fmt: skip
-#: The longest operand of a long expression that is shown in full.
-_WIDTH = 50
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Change:
-    """One change of an expression.
-
-    Arguments:
-        file: the module, as 'cost/paper.py'.
-        function: the function or method that holds the expression, as 'Base.counts'.
-        text: the expression before and after, as 'a + b -> a - b'.
-        line: the line where the expression begins.
-        source: the whole module after the change.
-    """
+    """A change of one expression of a module, with the source of the changed module."""
 
     file: str
     function: str
@@ -153,91 +99,55 @@ class Change:
     line: int
     source: str
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What names this change, also after lines were added above it."""
-        return self.file, self.function, self.text
+
+def find_changes(
+    node: ast.AST, names: tuple[str, ...] = (), *, inside: bool = False
+) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """Yield the function, the expression and the replacement of each change; messages stay as they are."""
+    if isinstance(node, ast.Raise | ast.JoinedStr):
+        return
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        names, children = (*names, node.name), iter(node.body)
+        inside |= isinstance(node, ast.FunctionDef)
+    elif inside and isinstance(node, ast.expr):
+        yield from ((".".join(names), node, changed) for changed in change_expression(node))
+    for child in children:
+        yield from find_changes(child, names, inside=inside)
 
 
-class Finder(ast.NodeVisitor):
-    """Collects the expressions of a module that can be changed, each with what may replace it."""
+def change_expression(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield what may replace a sum, a product, a comparison or a call."""
 
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._function_depth = 0
-        #: Function, expression, replacement.
-        self.replacements: list[tuple[str, ast.expr, ast.expr]] = []
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: D102
-        self._function_depth += 1
-        self._visit_body(node)
-        self._function_depth -= 1
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:  # noqa: D102
-        self._visit_body(node)
-
-    def _visit_body(self, node: ast.FunctionDef | ast.ClassDef) -> None:
-        self._names.append(node.name)
-        for statement in node.body:
-            self.visit(statement)
-        self._names.pop()
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: D102
-        if node.value is not None:
-            self.visit(node.value)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        """Pass over messages."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Pass over texts."""
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:  # noqa: D102
-        if not any(_is_text(side) for side in (node.left, node.right)):
-            self._change_operation(node)
-        self.generic_visit(node)
-
-    def _change_operation(self, node: ast.BinOp) -> None:
-        if type(node.op) in _OPERATORS:
-            self._replace(node, op=_OPERATORS[type(node.op)]())
-        if isinstance(node.op, ast.Mult):
-            for kept in (node.left, node.right):
-                if not isinstance(kept, ast.Constant):
-                    self._add(node, kept)
-        if isinstance(node.op, ast.Div | ast.FloorDiv):
-            self._add(node, node.left)
-        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv):
-            for name in ("left", "right"):
-                if (larger := _grow(getattr(node, name))) is not None:
-                    self._replace(node, **{name: larger})
-
-    def visit_Compare(self, node: ast.Compare) -> None:  # noqa: D102
-        if type(node.ops[0]) in _OPERATORS:
-            self._replace(node, ops=[_OPERATORS[type(node.ops[0])](), *node.ops[1:]])
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:  # noqa: D102
-        name = ast.unparse(node.func).rpartition(".")[2]
-        if name == "ceil_div":
-            self._add(node, ast.BinOp(node.args[0], ast.FloorDiv(), node.args[1]))
-        if name in {*_SWAPS, "at_least"}:
-            for place, argument in enumerate(node.args):
-                if (larger := _grow(argument)) is not None:
-                    self._replace(node, args=[*node.args[:place], larger, *node.args[place + 1 :]])
-        if name in _SWAPS:
-            prefix = ast.unparse(node.func)[: -len(name)]
-            self._replace(node, func=ast.parse(prefix + _SWAPS[name], mode="eval").body)
-        self.generic_visit(node)
-
-    def _replace(self, node: ast.expr, **fields: Any) -> None:
+    def replace(**fields: Any) -> ast.expr:
         changed = copy(node)
         for name, value in fields.items():
             setattr(changed, name, value)
-        self._add(node, changed)
+        return changed
 
-    def _add(self, node: ast.expr, changed: ast.expr) -> None:
-        if self._function_depth:
-            self.replacements.append((".".join(self._names), node, changed))
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if not (_is_text(left) or _is_text(right)):
+            if type(op) in _OPERATORS:
+                yield replace(op=_OPERATORS[type(op)]())
+            factors = (left, right) if isinstance(op, ast.Mult) else ()
+            yield from (factor for factor in factors if not isinstance(factor, ast.Constant))
+            if isinstance(op, ast.Div | ast.FloorDiv):
+                yield left
+            if isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv):
+                grown = {"left": _grow(left), "right": _grow(right)}
+                yield from (replace(**{name: larger}) for name, larger in grown.items() if larger)
+        case ast.Compare(ops=[first, *others]) if type(first) in _OPERATORS:
+            yield replace(ops=[_OPERATORS[type(first)](), *others])
+        case ast.Call(func=function, args=arguments):
+            prefix, dot, name = ast.unparse(function).rpartition(".")
+            if name == "ceil_div":
+                yield ast.BinOp(arguments[0], ast.FloorDiv(), arguments[1])
+            if name in {*_SWAPS, "at_least"}:
+                for place, argument in enumerate(arguments):
+                    if larger := _grow(argument):
+                        yield replace(args=[*arguments[:place], larger, *arguments[place + 1 :]])
+            if name in _SWAPS:
+                yield replace(func=ast.parse(f"{prefix}{dot}{_SWAPS[name]}", mode="eval").body)
 
 
 def _grow(node: ast.expr) -> ast.Constant | None:
@@ -251,55 +161,21 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def list_changes(path: Path) -> list[Change]:
+def list_changes(file: str) -> list[Change]:
     """Return all changes of a module, each with a text of its own within its function."""
-    source = path.read_text()
-    finder = Finder()
-    finder.visit(ast.parse(source))
-    lines = source.encode().splitlines(keepends=True)
+    source = (PACKAGE / file).read_bytes()
+    lines = source.splitlines(keepends=True)
     changes, counts = [], Counter[tuple[str, str]]()
-    for function, node, changed in finder.replacements:
-        text = f"{_shorten(node)} -> {_shorten(changed)}"
+    for function, node, changed in find_changes(ast.parse(source)):
+        text = f"{ast.unparse(node)} -> {ast.unparse(changed)}"
         counts[function, text] += 1
         if (number := counts[function, text]) > 1:
             text += f" ({number})"
         begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
         end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
-        whole = source.encode()
-        new = whole[:begin] + f"({ast.unparse(changed)})".encode() + whole[end:]
-        changes.append(
-            Change(
-                file=path.relative_to(PACKAGE).as_posix(),
-                function=function,
-                text=text,
-                line=node.lineno,
-                source=new.decode(),
-            )
-        )
+        new = source[:begin] + f"({ast.unparse(changed)})".encode() + source[end:]
+        changes.append(Change(file, function, text, node.lineno, new.decode()))
     return changes
-
-
-def _shorten(node: ast.expr) -> str:
-    """Return an expression as text, with long operands cut."""
-    text = ast.unparse(node)
-    if not isinstance(node, ast.BinOp) or len(text) <= 2 * _WIDTH:
-        return _cut(text, 2 * _WIDTH)
-    symbol = ast.unparse(ast.BinOp(ast.Name("a"), node.op, ast.Name("b")))[1:-1]
-    return symbol.join(f"({_cut(ast.unparse(side), _WIDTH)})" for side in (node.left, node.right))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width // 2]}...{text[-width // 2 :]}"
-
-
-def list_modules(only: Iterable[str]) -> list[Path]:
-    """Return the modules with formulas, or those of them that are named, as 'cost/paper.py'."""
-    every = [path for name in FOLDERS for path in sorted((PACKAGE / name).glob("*.py"))]
-    known = {path.relative_to(PACKAGE).as_posix(): path for path in every if path.name not in EXCLUDED}
-    if unknown := set(only) - set(known):
-        names = " and ".join(sorted(unknown))
-        raise SystemExit(f"{names}: no module with formulas. There are {', '.join(known)}.")
-    return [known[name] for name in only] or list(known.values())
 
 
 def make_change(change: Change) -> None:
@@ -322,175 +198,95 @@ def make_change(change: Change) -> None:
 class Runner:
     """Runs the tests on each change in a fork of the process that collected them: a plugin of pytest."""
 
-    def __init__(
-        self, changes: Sequence[Change], *, jobs: int, report: Callable[[Change, str | None], None]
-    ) -> None:
-        self._changes, self._jobs, self._report = changes, jobs, report
-        #: Process -> its change, the end of its pipe to read, and when it is ended.
-        self._running: dict[int, tuple[Change | None, int, float]] = {}
+    def __init__(self, changes: list[Change], setting: Setting) -> None:
+        self._changes, self._setting = changes, setting
+        #: A row for each change.
+        self.rows: list[dict[str, Any]] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try all changes, in place of running the tests once."""
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
-        self._start(None, session)
-        while self._running:
-            self._finish()
-        for change in self._changes:
-            while len(self._running) >= self._jobs:
-                self._finish()
-            self._start(change, session)
-        while self._running:
-            self._finish()
+        _collected.extend(session.items)
+        fork = multiprocessing.get_context("fork")
+        with fork.Pool(maxtasksperchild=1) as pool:
+            if failed := pool.apply(_find_failure, [None]):
+                raise session.Interrupted(f"without any change, this test fails: {failed}")
+            for change, found_by in zip(self._changes, pool.imap(_find_failure, self._changes), strict=True):
+                names = {"file": change.file, "line": change.line, "function": change.function}
+                row = {**names, "change": change.text, "found_by": found_by, "verdict": judge(change, found_by)}
+                self.rows.append(row)
+                place = f"{len(self.rows)}/{len(self._changes)} {change.file}:{change.line}"
+                print(f"{place} {change.text}: {found_by or row['verdict']}", file=sys.stderr)
+                self._setting.save(self.rows)
         return True
 
-    def _start(self, change: Change | None, session: pytest.Session) -> None:
-        reading, writing = os.pipe()
-        sys.stderr.flush()
-        process = os.fork()
-        if process:
-            os.close(writing)
-            self._running[process] = change, reading, time.monotonic() + LIMIT_SECONDS
-            return
-        try:
-            os.write(writing, (_find_failure(change, session) or "").encode())
-        except BaseException as error:
-            os.write(writing, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
 
-    def _finish(self) -> None:
-        """Wait until a process ends, and report its change."""
-        while True:
-            time.sleep(0.02)
-            for process, (change, reading, limit) in self._running.items():
-                ended, _ = os.waitpid(process, os.WNOHANG)
-                late = not ended and time.monotonic() > limit
-                if late:
-                    os.kill(process, signal.SIGKILL)
-                    os.waitpid(process, 0)
-                if ended or late:
-                    del self._running[process]
-                    failed = f"more than {LIMIT_SECONDS} s" if late else os.read(reading, 4096).decode()
-                    os.close(reading)
-                    if change is not None:
-                        self._report(change, failed or None)
-                    elif failed:
-                        raise SystemExit(f"without any change, this test fails: {failed}")
-                    return
+#: The tests, as the forks inherit them.
+_collected: list[pytest.Item] = []
 
 
-def _find_failure(change: Change | None, session: pytest.Session) -> str | None:
+def _find_failure(change: Change | None) -> str | None:
     """Return the first test that fails with a change, or None if all pass."""
-    if change is not None:
-        make_change(change)
-    is_solved = change is None or Path(change.file).name in SOLVED
-    items = [item for item in session.items if is_solved or not item.nodeid.startswith(SOLVED_TESTS)]
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        reports = runtestprotocol(item, log=False, nextitem=following)
-        if any(report.failed for report in reports):
-            return item.nodeid.removeprefix("tests/")
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(LIMIT_SECONDS)
+    try:
+        if change is not None:
+            make_change(change)
+        is_solved = change is None or Path(change.file).name in SOLVED
+        items = [item for item in _collected if is_solved or not item.nodeid.startswith(SOLVED_TESTS)]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            reports = runtestprotocol(item, log=False, nextitem=following)
+            if any(report.failed for report in reports):
+                return item.nodeid.removeprefix("tests/")
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
     return None
 
 
-def key_of(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the key of the change of a result."""
-    return row["file"], row["function"], row["change"]
+def _stop(*_: object) -> None:
+    raise TimeoutError(f"more than {LIMIT_SECONDS} s")
 
 
-def document(rows: list[dict[str, Any]]) -> str:
-    """Return the number of changes of each module, and the changes that no test finds."""
-    files = dict.fromkeys(row["file"] for row in rows)
-    counts = {file: Counter(judge(row) for row in rows if row["file"] == file) for file in files}
-    verdicts = ("found", "equivalent", "survived")
-    lines = [
-        [file, str(count.total()), *(str(count[verdict]) for verdict in verdicts)]
-        for file, count in counts.items()
-    ]
-    survivors = [
-        f"- {row['file']}:{row['line']}, {row['function']}: `{row['change']}`"
-        for row in rows
-        if judge(row) == "survived"
-    ]
-    return "\n".join([table(["module", "changes", *verdicts], lines), "", *survivors])
-
-
-def judge(row: dict[str, Any]) -> str:
-    """Return 'found', 'equivalent' or 'survived'."""
-    if row["found_by"] is not None:
+def judge(change: Change, found_by: str | None) -> str:
+    """Return 'found', 'survived', or why a change that survives gives wrong results nowhere."""
+    reasons = (
+        reason
+        for (file, function, part), reason in EQUIVALENT.items()
+        if (file, function) == (change.file, change.function) and part in change.text
+    )
+    if found_by:
         return "found"
-    return "survived" if find_reason(key_of(row)) is None else "equivalent"
+    return next((f"equivalent: {reason}" for reason in reasons), "survived")
 
 
-def find_reason(key: tuple[str, str, str]) -> str | None:
-    """Return why a change that survives gives wrong results nowhere, None if that is not known."""
-    return EQUIVALENT.get(key) or EQUIVALENT.get(key[:2])
+def summarise(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many changes of each module are found, equivalent to the code, and survive."""
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault(row["file"], Counter())[row["verdict"].partition(":")[0]] += 1
+    verdicts = ("found", "equivalent", "survived")
+    return [{"module": file, **{name: count[name] for name in verdicts}} for file, count in counts.items()]
 
 
-def write(results: dict[tuple[str, str, str], dict[str, Any]]) -> None:
-    """Write what became of each change so far."""
-    rows = sorted(results.values(), key=lambda row: (row["file"], row["line"], row["change"]))
-    part = FILE.with_suffix(".part")
-    part.write_text(json.dumps(make_document("mutants", rows), indent=1) + "\n")
-    part.replace(FILE)
-
-
-def main() -> None:
-    """Try the changes, and print the table."""
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="FILE", help="a module, as cost/paper.py"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="how many changes are tried at a time")
-    parser.add_argument("--list", action="store_true", help="print the changes and try none")
-    parser.add_argument("--show", action="store_true", help="print the table of the last run and try none")
-    parser.add_argument(
-        "--resume", action="store_true", help="try the changes that have no result, or survived"
-    )
-    parser.add_argument("--small", action="store_true", help="try two changes, and write nothing")
-    given = parser.parse_args()
-    if given.show:
-        print(document(read("mutants")))
-        return
-    changes = [change for path in list_modules(given.only) for change in list_changes(path)]
-    if given.list:
-        print(
-            table(
-                ["place", "function", "change"], ([f"{c.file}:{c.line}", c.function, c.text] for c in changes)
-            )
-        )
-        return
-    if given.small:
-        changes = changes[:2]
-    results = {} if given.small or not FILE.exists() else {key_of(row): row for row in read("mutants")}
-    if not given.only:
-        results = {change.key: results[change.key] for change in changes if change.key in results}
-    known = {key for key, row in results.items() if judge(row) != "survived"} if given.resume else set()
-    pending = [change for change in changes if change.key not in known]
-    tried = count(1)
-
-    def report(change: Change, found_by: str | None) -> None:
-        names = dict(zip(("file", "function", "change"), change.key, strict=True))
-        row = results[change.key] = {**names, "line": change.line, "found_by": found_by}
-        place = f"{next(tried)}/{len(pending)} {change.file}:{change.line}"
-        print(f"{place} {change.text}: {found_by or judge(row)}", file=sys.stderr)
-        if not given.small:
-            write(results)
-
+def run(setting: Setting) -> dict[str, Any]:
+    """Try the changes of the modules; return how many are found, the survivors, and all changes."""
+    changes = [change for file in setting.parts for change in list_changes(file)]
+    changes = changes[: setting.pick(2, None, None)]
     os.environ["CKPTPLAN_HYPOTHESIS"] = "unshrunk"
-    solved_tests = SOLVED_TESTS if any(Path(change.file).name in SOLVED for change in pending) else ()
-    tests = TESTS[:1] if given.small else (*TESTS, *solved_tests)
+    is_solved = any(Path(change.file).name in SOLVED for change in changes)
+    tests = TESTS[:1] if setting.small else (*TESTS, *(SOLVED_TESTS if is_solved else ()))
     chosen = ("-m", "not slow", "-k", f"not ({' or '.join(SLOW)})", *tests)
-    with redirect_stdout(StringIO()) as told:
+    runner = Runner(changes, setting)
+    with redirect_stdout(StringIO()) as printed:
         status = pytest.main(
-            ["-q", "-n", "0", "-p", "no:cacheprovider", "--tb=short", *chosen],
-            plugins=[Runner(pending, jobs=given.jobs, report=report)],
+            ["-q", "-n", "0", "-p", "no:cacheprovider", "--tb=short", *chosen], plugins=[runner]
         )
     if status:
-        raise SystemExit(told.getvalue())
-    print(document([results[change.key] for change in changes]))
+        raise SystemExit(printed.getvalue())
+    survivors = [row for row in runner.rows if row["verdict"] == "survived"]
+    return {"modules": summarise(runner.rows), "survivors": survivors, "changes": runner.rows}
 
 
 if __name__ == "__main__":
-    main()
+    main("mutants", run, {}, about=__doc__, parts=MODULES)

@@ -17,29 +17,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.harness import DOCS, MIB, RESULTS, Setting, main, read, table, write
+from benchmarks.harness import DOCS, MIB, RESULTS, ROOT, Setting, main, read, table, tabulate, write
 
-ROOT = Path(__file__).parent.parent
 CONVERTED, PEERS = ROOT / "examples/convert", ROOT / "benchmarks/peers"
 SHARE, ROUNDS = 0.15, 3
 #: Numbers of time steps. The page has rows for the last one, and a line for each of the others.
 SHORT, SUMMARISED, LONG = 16, 256, 2048
-COLUMNS = (
-    "T",
-    "method",
-    "first step, s",
-    "later",
-    "live tensors, MiB",
-    "growth, MiB",
-    "gradients",
-)
 LINES, GRADIENTS, GROWTH = 6, 1e-5, 0.25
 BOUNDS = (
     f"at most {LINES} lines written, gradients within {GRADIENTS:g} of plain's, growth of the process at most "
@@ -61,10 +53,6 @@ class Network:
     unit: int = 1
     constants: tuple[str, ...] = ()
 
-    def settings(self, steps: int) -> list[str]:
-        """Return what the program is to be changed to."""
-        return [f"{self.steps}={steps // self.unit}", *self.constants]
-
     @property
     def plain(self) -> Path:
         """The program before the conversion."""
@@ -82,18 +70,13 @@ class Network:
         return {name: file for name, file in files.items() if file.exists()}
 
 
-def list_networks() -> list[Network]:
-    """Return the networks."""
+NETWORKS = (
+    Network(name="snnTorch, convolutional", program="snntorch", steps="num_steps"),
+    Network(name="SpikingJelly, sequential, with feedback", program="spikingjelly", steps="steps"),
+    Network(name="Norse, memory task", program="norse", steps="seq_length", unit=8),
     # Pieces draw other masks of dropout than the whole sequence.
-    no_dropout = ("dropout=0.0",)
-    return [
-        Network(name="snnTorch, convolutional", program="snntorch", steps="num_steps"),
-        Network(name="SpikingJelly, sequential, with feedback", program="spikingjelly", steps="steps"),
-        Network(name="Norse, memory task", program="norse", steps="seq_length", unit=8),
-        Network(name="word_language_model", program="language", steps="seq_len", constants=no_dropout),
-    ]
-
-
+    Network(name="word_language_model", program="language", steps="seq_len", constants=("dropout=0.0",)),
+)
 NAMES = {
     "after": "ckptplan",
     "lstm_after": "ckptplan, wrap(nn.LSTM) alone",
@@ -201,7 +184,7 @@ def measure(
     network: Network, file: Path, steps: int, *, memory: int | None, plain: list[torch.Tensor] | None
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Return the numbers of a row, and the gradients of the first step."""
-    settings = network.settings(steps)
+    settings = [f"{network.steps}={steps // network.unit}", *network.constants]
     asked = memory
     try:
         alive = run_program(file, settings, steps=2, live=True, memory=memory)
@@ -244,7 +227,7 @@ def run(setting: Setting) -> dict[str, Any]:
     kept = not setting.small
     rows: list[Row] = read("networks")["rows"] if kept and (RESULTS / "networks.json").exists() else []
     for steps in (SHORT,) if setting.small else (SHORT, SUMMARISED, LONG):
-        for network in list_networks()[: setting.pick(1, None, None)]:
+        for network in NETWORKS[: setting.pick(1, None, None)]:
             if any((row["network"], row["steps"]) == (network.name, steps) for row in rows):
                 continue
             rows += compare(network, steps)
@@ -255,30 +238,52 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return a table for each network at the greatest T, the bounds, and a line for each other T."""
-    return _tabulate_networks(results, shortest=LONG)
-
-
-def document_all(results: dict[str, Any]) -> str:
-    """Return all rows, and the bounds."""
-    return _tabulate_networks(results, shortest=SHORT)
-
-
-def _tabulate_networks(results: dict[str, Any], *, shortest: int) -> str:
-    rows = [row for row in results["rows"] if row["steps"] >= shortest]
+    rows = [row for row in results["rows"] if row["steps"] == LONG]
     parts = []
     for name in dict.fromkeys(row["network"] for row in rows):
         of_network = [row for row in rows if row["network"] == name]
-        # One length needs no column.
-        first = int(shortest == LONG)
-        lines = [_line(row, _plain(rows, row))[first:] for row in of_network]
-        length = f", T = {LONG:,}" if first else ""
-        parts.append(f"**{name}{length}** ({_changes(of_network)})\n\n{table(COLUMNS[first:], lines)}")
+        changes = (
+            f"{row['method']} +{row['lines_written']} -{row['lines_gone']}"
+            for row in of_network
+            if row["method"] != "plain"
+        )
+        parts.append(f"**{name}, T = {LONG:,}** ({'; '.join(changes)})\n\n{_tabulate_methods(of_network)}")
     missed = [one for one in results["bounds"] if not one["kept"]]
     count = len(results["bounds"])
-    told = f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"
-    parts.append(told + (". What it misses is bold." if missed else "."))
-    parts += [_describe_length(results["rows"], steps) for steps in (SUMMARISED, SHORT) if steps < shortest]
+    parts.append(
+        f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"
+        + (". What it misses is bold." if missed else ".")
+    )
+    parts += [_describe_length(results["rows"], steps) for steps in (SUMMARISED, SHORT)]
     return "\n\n".join(parts) + "\n"
+
+
+def _tabulate_methods(rows: list[Row]) -> str:
+    """Return a row for each method, beside the plain loop, the first one; what misses a bound is bold."""
+    plain = rows[0]
+
+    def share(key: str, form: str, unit: int, row: Row) -> str:
+        value = format(row[key] / unit, form)
+        return value if row is plain else f"{value} ({row[key] / plain[key]:.2f})"
+
+    def mark(bound: str, show: Callable[[Row], str], row: Row) -> str:
+        missed = [one["what"].rpartition(", ")[2] for one in bounds([row, plain]) if not one["kept"]]
+        return f"**{show(row)}**" if bound in missed else show(row)
+
+    def compare(row: Row) -> str:
+        difference, finite = row["gradient_difference"], row.get("finite_share", 1.0)
+        text = "" if difference is None else f"{difference:.0e}" if difference else "equal"
+        return text if finite == 1 else f"{text} ({finite:.0%} finite)".strip()
+
+    return tabulate(
+        rows,
+        ("method", partial(mark, "lines", itemgetter("method"))),
+        ("first step, s", "first_seconds", "{:.2f}"),
+        ("later", partial(share, "median_seconds", ".2f", 1)),
+        ("live tensors, MiB", partial(share, "live_bytes", ".1f", MIB)),
+        ("growth, MiB", partial(mark, "growth", partial(share, "growth_bytes", ".1f", MIB))),
+        ("gradients", partial(mark, "gradients", compare)),
+    )
 
 
 def _describe_length(rows: list[Row], steps: int) -> str:
@@ -294,12 +299,6 @@ def _describe_length(rows: list[Row], steps: int) -> str:
         f"At T = {steps} {limit}ckptplan takes {told[0]} times the plain loop's time, {told[1]} times its live "
         f"tensors and {told[2]} times its growth of the process. It misses {missed} bounds there."
     )
-
-
-def _changes(rows: list[Row]) -> str:
-    """Return the changed lines of each method; they do not depend on T."""
-    changed = {row["method"]: f"+{row['lines_written']} -{row['lines_gone']}" for row in rows}
-    return "; ".join(f"{method} {lines}" for method, lines in changed.items() if method != "plain")
 
 
 def in_short(results: dict[str, Any]) -> str:
@@ -350,43 +349,7 @@ def _plain(rows: list[Row], row: Row) -> Row:
     return next(one for one in rows if (one["network"], one["steps"], one["method"]) == kind)
 
 
-def _line(row: Row, plain: Row) -> list[str]:
-    method = row["method"]
-    if row["asked_bytes"] != row["limit_bytes"]:
-        # The limit asked for is too small for any plan.
-        method += f", least: {row['limit_bytes'] / plain['live_bytes']:.0%}"
-    missed = [one["what"].rpartition(", ")[2] for one in bounds([row, plain]) if not one["kept"]]
-    growth, compared = _share(row, plain, "growth_bytes", MIB), _compared(row)
-    return [
-        f"{row['steps']:,}",
-        f"**{method}**" if "lines" in missed else method,
-        f"{row['first_seconds']:.2f}",
-        _share(row, plain, "median_seconds", 1),
-        _share(row, plain, "live_bytes", MIB),
-        f"**{growth}**" if "growth" in missed else growth,
-        f"**{compared}**" if "gradients" in missed else compared,
-    ]
-
-
-def _compared(row: Row) -> str:
-    difference, finite = row["gradient_difference"], row.get("finite_share", 1.0)
-    text = "" if difference is None else f"{difference:.0e}" if difference else "equal"
-    return text if finite == 1 else f"{text} ({finite:.0%} finite)".strip()
-
-
-def _share(row: Row, plain: Row, key: str, unit: int) -> str:
-    digits = 2 if unit == 1 else 1
-    told = f"{row[key] / unit:.{digits}f}"
-    return told if row is plain else f"{told} ({row[key] / plain[key]:.2f})"
-
+PAGES = {DOCS / "measured.md": document, ROOT / "README.md": in_short}
 
 if __name__ == "__main__":
-    main(
-        "networks",
-        run,
-        document,
-        about=__doc__,
-        page=DOCS / "measured.md",
-        shown=document_all,
-        others={ROOT / "README.md": in_short},
-    )
+    main("networks", run, PAGES, about=__doc__)

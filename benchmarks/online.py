@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.harness import DOCS, Setting, find_ratio, main, tabulate, time_in_turn
+from benchmarks.harness import DOCS, Setting, find_ratio, main, pivot, tabulate, time_in_turn
 from ckptplan.recursion.online import Snapshots, count_advances
 from ckptplan.recursion.revolve import count_recomputed
 
@@ -178,20 +178,15 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as tables for a page."""
-    rules: dict[str, dict[str, Any]] = {}
-    for name, one in results["rules"].items():
-        rule, slots = name.rsplit(", ", 1)
-        rules.setdefault(rule, {"rule": rule})[slots] = f"{one['worst']:.2f}, {one['mean']:.2f}"
-    loops: dict[str, dict[Any, Any]] = {}
-    for name, one in results["loops"].items():
-        steps, slots = name.split(", ")
-        loops.setdefault(steps, {"steps": steps})[int(slots)] = f"{one['time_over_equinox']:.2f}"
-    all_slots = dict.fromkeys(name.rsplit(", ", 1)[1] for name in results["rules"])
+    rules = ((*name.rsplit(", ", 1), found) for name, found in results["rules"].items())
+    loops = ((*name.split(", "), found) for name, found in results["loops"].items())
     parts = [
-        tabulate(
-            rules.values(),
-            ("advances over Revolve: worst, mean", "rule"),
-            *((f"{slots} slots", slots) for slots in all_slots),
+        pivot(
+            "advances over Revolve: worst, mean",
+            (
+                (rule, f"{slots} slots", f"{found['worst']:.2f}, {found['mean']:.2f}")
+                for rule, slots, found in rules
+            ),
         ),
         tabulate(
             results["two_level"],
@@ -200,14 +195,18 @@ def document(results: dict[str, Any]) -> str:
             ("runs of a step, theirs", "theirs", "{:.2f}"),
             ("ours", "ours", "{:.2f}"),
         ),
-        tabulate(
-            loops.values(),
-            ("time over equinox's", "steps", "T = {}"),
-            *((f"{slots} checkpoints", slots) for slots in (5, 10, 30)),
+        pivot(
+            "time over equinox's",
+            (
+                (f"T = {steps}", f"{slots} checkpoints", f"{found['time_over_equinox']:.2f}")
+                for steps, slots, found in loops
+            ),
         ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
+PAGES = {DOCS / "online.md": document}
+
 if __name__ == "__main__":
-    main("online", run, document, about=__doc__, page=DOCS / "online.md")
+    main("online", run, PAGES, about=__doc__)

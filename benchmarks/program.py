@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from benchmarks.harness import read_status
+from ckptplan.storage.memory import read_field
 from ckptplan.torch.device.meters import LiveBytes
 
 
@@ -58,7 +58,7 @@ class Watch:
         if not self.seconds:
             # From here on, the highest mark is that of training.
             Path("/proc/self/clear_refs").write_text("5")
-            self._resident = read_status("VmRSS")
+            self._resident = read_field("/proc/self/status", "VmRSS")
         if self._meter is not None:
             self._meter.peak = self._meter.now
             self._meter.__enter__()  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ class Watch:
 
     def _see_gradients(self, one: torch.optim.Optimizer, *_: object) -> None:
         self.seconds.append(time.process_time() - self._began)
-        self.growth = read_status("VmHWM") - self._resident
+        self.growth = read_field("/proc/self/status", "VmHWM") - self._resident
         if self._meter is not None:
             self._meter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.live.append(self._meter.peak)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import copy
 import statistics
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ import torch
 import ckptplan
 from benchmarks.harness import DOCS, Setting, find_ratio, main, tabulate, time_in_turn
 from benchmarks.variants import make_plan
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save
+from ckptplan.schedule.actions import Record
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
 
@@ -64,14 +64,35 @@ class Job:
         assert isinstance(result.plan, ckptplan.Plan)  # noqa: S101 - as asked for
         return result.plan
 
-    def run_steps(self) -> None:
-        """Run the steps alone, without a graph."""
+    def advance(self, state: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Run steps without a graph, and return the state after them."""
+        total = torch.zeros(())
         with torch.no_grad():
-            BareLoop(self).advance(0, len(self.inputs))
+            for step, x in enumerate(self.inputs[start:stop].unbind(0), start):
+                state, output = self.cell(state, x)
+                total = total + measure_square(step, output)
+        return state
 
     def run_bare(self) -> None:
-        """Execute the plan's actions, and check nothing."""
-        BareLoop(self).run(ckptplan.actions(self.plan))
+        """Execute the actions of the plan as a user would write them by hand, and check nothing."""
+        chunks = [(one.start, one.stop) for one in ckptplan.actions(self.plan) if isinstance(one, Record)]
+        states = [self.state]
+        for start, stop in reversed(chunks[1:]):
+            states.append(self.advance(states[-1], start, stop))
+        parameters = list(self.cell.parameters())
+        gradient: torch.Tensor | None = None
+        for start, stop in chunks:
+            state = begin = states.pop().detach().requires_grad_()
+            terms: list[torch.Tensor] = []
+            for step, x in enumerate(self.inputs[start:stop].unbind(0), start):
+                state, output = self.cell(state, x)
+                terms.append(measure_square(step, output))
+            ends = [] if gradient is None else [state]
+            given = [*[None] * len(terms), *([] if gradient is None else [gradient])]
+            found = torch.autograd.grad([*terms, *ends], [begin, *parameters], given)
+            gradient = found[0]
+            for parameter, value in zip(parameters, found[1:], strict=True):
+                parameter.grad = value if parameter.grad is None else parameter.grad + value
 
     def count_runs(self, **limit: Any) -> int:
         """Return how often a first call runs the cell besides the sequence and its steps that run again."""
@@ -87,66 +108,6 @@ class Job:
         finally:
             handle.remove()
         return runs[0] - len(self.inputs) - plan.predicted.recomputed_steps
-
-
-class BareLoop:
-    """The actions of a plan, executed as a user would write them by hand."""
-
-    def __init__(self, job: Job) -> None:
-        self.cell, self.inputs, self.state = job.cell, job.inputs, job.state
-        self.parameters = list(job.cell.parameters())
-        self.saved: dict[int, torch.Tensor] = {}
-        self.tapes: list[tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]] = []
-        self.total, self.frontier = torch.zeros(()), 0
-        self.gradient: torch.Tensor | None = None
-
-    def run(self, actions: Iterable[Action]) -> None:
-        """Execute actions."""
-        for action in actions:
-            match action:
-                case Advance(start, stop):
-                    self.advance(start, stop)
-                case Record(start, stop):
-                    self.record(start, stop)
-                case Backward():
-                    self.reverse()
-                case Save(number, _):
-                    self.saved[number] = self.state
-                case Load(number, _):
-                    self.state = self.saved[number]
-                case Free(number, _):
-                    del self.saved[number]
-
-    def advance(self, start: int, stop: int) -> None:
-        """Run steps without a graph."""
-        with torch.no_grad():
-            for step, x in enumerate(self.inputs[start:stop].unbind(0), start):
-                self.state, output = self.cell(self.state, x)
-                if step >= self.frontier:
-                    self.total = self.total + measure_square(step, output)
-        self.frontier = max(self.frontier, stop)
-
-    def record(self, start: int, stop: int) -> None:
-        """Run steps with a graph."""
-        state = begin = self.state.detach().requires_grad_()
-        terms = []
-        for step, x in enumerate(self.inputs[start:stop].unbind(0), start):
-            state, output = self.cell(state, x)
-            terms.append(measure_square(step, output))
-            if step >= self.frontier:
-                self.total = self.total + terms[-1].detach()
-        self.tapes.append((begin, state, terms))
-        self.state, self.frontier = state.detach(), max(self.frontier, stop)
-
-    def reverse(self) -> None:
-        """Backpropagate through the last graph."""
-        begin, end, terms = self.tapes.pop()
-        ends = [] if self.gradient is None else [end]
-        given = [None] * len(terms) + ([] if self.gradient is None else [self.gradient])
-        found = torch.autograd.grad([*terms, *ends], [begin, *self.parameters], given)
-        self.gradient = found[0]
-        for parameter, gradient in zip(self.parameters, found[1:], strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
 def make_jobs(setting: Setting) -> dict[str, Job]:
@@ -178,9 +139,10 @@ def run(setting: Setting) -> dict[str, Any]:
     found = {}
     for name, job in make_jobs(setting).items():
         job.run_bare()
+        run_steps = partial(job.advance, job.state, 0, len(job.inputs))
         runs = job.count_runs(memory="1 GB")
         times = time_in_turn({"repeated": job.call, "bare": job.run_bare}, rounds=setting.pick(3, 21, 21))
-        alone = time_in_turn({"steps": job.run_steps}, rounds=setting.pick(3, 7, 7))["steps"]
+        alone = time_in_turn({"steps": run_steps}, rounds=setting.pick(3, 7, 7))["steps"]
         found[name] = {
             "extra_runs": runs,
             "step_seconds": statistics.median(alone) / len(job.inputs),
@@ -202,5 +164,7 @@ def document(results: dict[str, Any]) -> str:
     return tabulate([{"job": name, **one} for name, one in results.items()], *columns) + "\n"
 
 
+PAGES = {DOCS / "measured.md": document}
+
 if __name__ == "__main__":
-    main("repeated_calls", run, document, about=__doc__, page=DOCS / "measured.md")
+    main("repeated_calls", run, PAGES, about=__doc__)

@@ -2,20 +2,16 @@
 
 Batch 32, 64 inputs, 256 neurons, fp32, T = 4,096, one thread; the loss is inside the chunk. All variants of a
 network run in turn, for several rounds; times are medians. Peaks are what the allocator reports beyond
-parameters and inputs, and the growth of a fresh process. The first call includes the trial and compiling.
+parameters and inputs. The first call includes the trial and compiling.
 
 Run: python -m benchmarks.runtime
 """
 
 from __future__ import annotations
 
-import json
-import math
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,8 +23,6 @@ from benchmarks.harness import (
     Setting,
     find_difference,
     main,
-    read_status,
-    show,
     spread,
     tabulate,
     time_in_turn,
@@ -138,24 +132,7 @@ def measure_variants(kind: str, setting: Setting, keep: Callable[[dict[str, Any]
     }
     times = time_in_turn(runs, rounds=setting.pick(1, 3, 5), setting=setting)
     for name, line in lines.items():
-        timing = spread(times[name]) if name in times else {}
-        growth = {} if setting.on_gpu or setting.small else {"growth_bytes": measure_growth(kind, name)}
-        keep({"network": kind, "variant": name, **line, **timing, **growth})
-
-
-def measure_growth(kind: str, name: str) -> int:
-    """Return by how much a fresh process grows at most while it runs a variant."""
-    command = [sys.executable, "-m", "benchmarks.runtime", "--one", kind, name]
-    return int(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-
-
-def run_one(kind: str, name: str) -> None:
-    """Run one variant in this process, and print its growth."""
-    torch.set_num_threads(1)
-    job, run, _ = list_variants(kind, Setting())[name]
-    before = read_status("VmRSS")
-    compute_gradients(job, run)
-    print(read_status("VmHWM") - before)
+        keep({"network": kind, "variant": name, **line, **(spread(times[name]) if name in times else {})})
 
 
 def run(setting: Setting) -> list[dict[str, Any]]:
@@ -171,45 +148,32 @@ def run(setting: Setting) -> list[dict[str, Any]]:
     return lines
 
 
-#: Columns that ``--show`` prints and the page leaves out.
-_FURTHER = ("over checkpoint", "process grows by, MiB", "gradients differ by")
-
-
 def document(lines: list[dict[str, Any]]) -> str:
-    """Return the tables of the page."""
-    return _tabulate_networks(lines, hidden=_FURTHER)
-
-
-def document_all(lines: list[dict[str, Any]]) -> str:
-    """Return the tables with all columns."""
-    return _tabulate_networks(lines, hidden=())
-
-
-def _tabulate_networks(lines: list[dict[str, Any]], *, hidden: Sequence[str]) -> str:
-    """Return a table for each network; ratios are to plain backpropagation and to checkpoint's chunks."""
+    """Return a table for each network; ratios are to plain backpropagation."""
     parts = []
     for kind in dict.fromkeys(line["network"] for line in lines):
         of_kind = [line for line in lines if line["network"] == kind]
-        # Where plain backpropagation or chunks did not run, there is nothing to compare with.
-        plain, chunked = (1 / line.get("median_seconds", math.inf) or None for line in of_kind[:2])
-        columns = (
-            (kind.upper(), "variant"),
-            ("time, s", lambda one: show(one.get("median_seconds"), ".2f") or one["status"]),
-            ("over plain", "median_seconds", "{:.2f}" if plain else "", plain),
-            ("over checkpoint", "median_seconds", "{:.2f}" if chunked else "", chunked),
-            ("peak, MiB", "peak_bytes", "{:,.1f}", 1 / MIB),
-            ("predicted", "predicted_bytes", "{:,.1f}", 1 / MIB),
-            ("process grows by, MiB", "growth_bytes", "{:,.0f}", 1 / MIB),
-            ("gradients differ by", "gradient_difference", "{:.0e}"),
-            ("first call, s", "first_seconds", "{:.1f}"),
+        # Where plain backpropagation did not run, there is nothing to compare with.
+        plain = of_kind[0].get("median_seconds")
+        parts.append(
+            tabulate(
+                of_kind,
+                (kind.upper(), "variant"),
+                (
+                    "time, s",
+                    lambda one: f"{one['median_seconds']:.2f}" if "median_seconds" in one else one["status"],
+                ),
+                ("over plain", "median_seconds", "{:.2f}" if plain else "", 1 / plain if plain else None),
+                ("peak, MiB", "peak_bytes", "{:,.1f}", 1 / MIB),
+                ("predicted", "predicted_bytes", "{:,.1f}", 1 / MIB),
+                ("first call, s", "first_seconds", "{:.1f}"),
+            )
         )
-        parts.append(tabulate(of_kind, *(column for column in columns if column[0] not in hidden)))
         parts += [f"{line['variant']}: {text}" for line in of_kind for text in line.get("warnings", ())]
     return "\n\n".join(parts) + "\n"
 
 
+PAGES = {DOCS / "measured.md": document}
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        run_one(*sys.argv[2:])
-    else:
-        main("runtime", run, document, about=__doc__, page=DOCS / "measured.md", shown=document_all)
+    main("runtime", run, PAGES, about=__doc__)

@@ -19,7 +19,7 @@ from typing import Any
 
 import ckptplan
 from benchmarks.harness import DOCS, Setting, main, table
-from ckptplan.storage.tables import Format, Lines, Row, open_parquet
+from ckptplan.storage.tables import Lines, Row, open_parquet
 from ckptplan.studies.sweep import Sweep, iterate_rows, make_sweep
 from ckptplan.studies.workers import WorkerPool
 
@@ -80,11 +80,8 @@ def measure_rows(sweep: Sweep) -> dict[str, Any]:
     began = time.process_time()
     rows = [row for some in iterate_rows(sweep) for row in some]
     seconds = (time.process_time() - began) / len(rows)
-    sizes: dict[str, float] = {}
-    formats: tuple[Format, ...] = ("csv", "jsonl")
-    for name in formats:
-        lines = Lines(format=name, columns=sweep.columns)
-        sizes[name] = sum(len(lines.line(row)) for row in rows) / len(rows)
+    lines = Lines(format="csv", columns=sweep.columns)
+    sizes = {"csv": sum(len(lines.line(row)) for row in rows) / len(rows)}
     with tempfile.TemporaryDirectory() as folder:
         # Two files: what both have at their ends is not of rows.
         half, file = len(rows) // 2, Path(folder) / "rows.parquet"
@@ -180,5 +177,7 @@ def _say_bytes(size: float) -> str:
     return f"{size:,.0f} B"
 
 
+PAGES = {DOCS / "sweep.md": document}
+
 if __name__ == "__main__":
-    main("sweeps", run, document, about=__doc__, page=DOCS / "sweep.md")
+    main("sweeps", run, PAGES, about=__doc__)

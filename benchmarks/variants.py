@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import ckptplan
 from ckptplan import HardwareProfile, Plan, Schedule, Workload
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.surrogates import FastSigmoid, Spike
 
@@ -103,11 +103,9 @@ def make_job(kind: str, *, batch: int, inputs: int, neurons: int, device: str = 
     return Job(kind=kind, cell=cell, state=state, bank=torch.randn(_BANK, batch, inputs).to(device))
 
 
-def run_plain(job: Job, steps: int, *, saved: str = "here", pinned: bool = False) -> torch.Tensor:
-    """Return the loss of plain backpropagation; ``saved='cpu'`` keeps tapes in host memory (save_on_cpu)."""
-    place = torch.autograd.graph.save_on_cpu(pin_memory=pinned) if saved == "cpu" else nullcontext()
-    with place:
-        loss: torch.Tensor = _run_steps(job, 0, steps, job.bank.new_zeros(()), *tree_leaves(job.state))[0]
+def run_plain(job: Job, steps: int) -> torch.Tensor:
+    """Return the loss of plain backpropagation."""
+    loss: torch.Tensor = _run_steps(job, 0, steps, job.bank.new_zeros(()), *tree_leaves(job.state))[0]
     return loss
 
 
@@ -164,6 +162,17 @@ def make_plan(strategy: str, *, steps: int, state_bytes: int, tape_bytes: int, *
     return ckptplan.optimize(
         workload, MACHINE, strategies=[strategy], objective=objective, remote_bytes=0, **budget
     )
+
+
+def measure_peak(step: Callable[[], object]) -> int:
+    """Return the bytes of the tensors that a step makes, at most at a time."""
+    with LiveBytes() as live:
+        # Inside, a call is of another kind: the first one measures.
+        step()
+        live.forget()
+        step()
+    peak: int = live.peak
+    return peak
 
 
 def compute_gradients(job: Job, variant: Callable[[], torch.Tensor]) -> list[torch.Tensor]:

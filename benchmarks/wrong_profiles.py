@@ -45,30 +45,22 @@ def calibrate(cell: str, sizes: tuple[str, ...], *, folder: Path) -> subprocess.
     return program("calibrate", "--cell", cell, *sizes, "--threads", "1", *files, folder=folder)
 
 
-def lines_of(cell: str, budget: str, sizes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return a line for each thing that is wrong."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        done = calibrate(cell, sizes, folder=folder)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-        return [one(cell, budget, what, folder) for what in WRONG]
-
-
-def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
+def judge(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
     """Plan with a wrong number, and validate."""
     kind, fields, factor = WRONG[what]
-    workload = ckptplan.load_workload(folder / "workload.toml")
-    profile = ckptplan.load_profile(folder / "profile.toml")
-    if kind == "workload":
-        workload = workload.replace(**_multiply(workload, fields, factor))
-    else:
-        profile = profile.replace(**_multiply(profile, fields, factor))
+    models: dict[str, Any] = {
+        "workload": ckptplan.load_workload(folder / "workload.toml"),
+        "profile": ckptplan.load_profile(folder / "profile.toml"),
+    }
+    # Bytes of states and tapes stay whole.
+    numbers = {field: getattr(models[kind], field) for field in fields}
+    wrong_numbers = {field: type(number)(factor * number) for field, number in numbers.items()}
+    models[kind] = models[kind].replace(**wrong_numbers)
     # Files keep their names, since times belong to the profile of that name.
     wrong = folder / "wrong"
     wrong.mkdir(exist_ok=True)
-    ckptplan.save_workload(workload, wrong / "workload.toml")
-    ckptplan.save_profile(profile, wrong / "profile.toml")
+    ckptplan.save_workload(models["workload"], wrong / "workload.toml")
+    ckptplan.save_profile(models["profile"], wrong / "profile.toml")
     budgeted = ("--local-bytes", budget, "--strategies", "regular", "-o", "plan.json")
     planned = program("optimize", *JOB, *budgeted, folder=wrong)
     if planned.returncode:
@@ -79,32 +71,36 @@ def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
     return {"cell": cell, "wrong": what, "exit_code": done.returncode, "named": named}
 
 
-def _multiply(model: object, fields: tuple[str, ...], factor: float) -> dict[str, Any]:
-    """Return some numbers of a model multiplied by a factor; bytes of states and tapes stay whole."""
-    numbers = {field: getattr(model, field) for field in fields}
-    return {field: type(number)(factor * number) for field, number in numbers.items()}
-
-
-def section(results: list[dict[str, Any]]) -> str:
+def document(results: list[dict[str, Any]]) -> str:
     """Return the table: a row for each thing that is wrong, with exit codes and what is named."""
     rows = []
     for wrong in dict.fromkeys(line["wrong"] for line in results):
-        told = {line["cell"]: _told(line) for line in results if line["wrong"] == wrong}
-        differ = len(set(told.values())) > 1
-        texts = [f"{cell}: {text}" for cell, text in told.items()] if differ else [*told.values()][:1]
-        rows.append([wrong, "; ".join(texts)])
+        texts = {
+            line["cell"]: f"{line['exit_code']}: {line['named'] or 'nothing'}"
+            for line in results
+            if line["wrong"] == wrong
+        }
+        differ = len(set(texts.values())) > 1
+        cells = [f"{cell}: {text}" for cell, text in texts.items()] if differ else [*texts.values()][:1]
+        rows.append([wrong, "; ".join(cells)])
     return table(["what is wrong", "exit code, and what is named"], rows) + "\n"
 
 
-def _told(line: dict[str, Any]) -> str:
-    return f"{line['exit_code']}: {line['named'] or 'nothing'}"
-
-
 def run(setting: Setting) -> list[dict[str, Any]]:
-    """Return the lines of all cells."""
+    """Return a line for each thing that is wrong, with each cell."""
     cells, sizes = (SMALL_CELLS, SMALL_SIZES) if setting.small else (CELLS, _SIZES)
-    return [line for cell, budget in cells.items() for line in lines_of(cell, budget, sizes)]
+    lines = []
+    for cell, budget in cells.items():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            done = calibrate(cell, sizes, folder=folder)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            lines += [judge(cell, budget, what, folder) for what in WRONG]
+    return lines
 
+
+PAGES = {DOCS / "accuracy.md": document}
 
 if __name__ == "__main__":
-    main("wrong_profiles", run, section, about=__doc__, page=DOCS / "accuracy.md")
+    main("wrong_profiles", run, PAGES, about=__doc__)

@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ckptplan
+from benchmarks.harness import list_tables
 from tests.support import long_plan, small_plan
 
 #: Exit codes of a process that a signal met: while it ran, or before it could heed the signal.
@@ -133,37 +134,38 @@ class Laboratory:
 
     def fill(self, subject: Subject) -> Finding:
         """Let files grow to a random share of the result only, then run the command once more."""
-        whole, _ = self._measure(subject)
-        folder = self._prepare(subject)
-        limit = self._chance.randrange(max(1, len(whole)))
-
-        def restrict() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-        process = _start(subject, folder, before=restrict)
-        told = process.communicate(timeout=600)[1]
-        wrong = [] if process.returncode == 2 else [f"exit code {process.returncode}"]
-        wrong += _judge_words(told)
-        return self._finish(subject, "full disk", folder, wrong, cleans=True, whole=whole)
+        limit = self._chance.randrange(max(1, len(self._measure(subject)[0])))
+        return self._restrict(
+            subject,
+            "full disk",
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+            accepted={2},
+        )
 
     def close(self, subject: Subject) -> Finding:
         """Close or fill a standard stream, then run the command once more."""
-        whole, _ = self._measure(subject)
-        folder = self._prepare(subject)
-        descriptor, full = self._chance.choice([(0, False), (1, False), (2, False), (1, True), (2, True)])
+        streams = ("stdin", "stdout", "stderr")
+        state, stream = self._chance.choice(
+            [*(("closed", name) for name in streams), *(("full", name) for name in streams[1:])]
+        )
 
         def change() -> None:
-            os.close(descriptor)
-            if full:
+            os.close(streams.index(stream))
+            if state == "full":
                 os.open("/dev/full", os.O_WRONLY)
 
-        process = _start(subject, folder, before=change)
+        return self._restrict(subject, f"{state} {stream}", change, accepted={0, 2, 141})
+
+    def _restrict(
+        self, subject: Subject, fault: str, before: Callable[[], None], *, accepted: set[int]
+    ) -> Finding:
+        """Run a command that begins with something else, and accept some of its exit codes."""
+        whole, _ = self._measure(subject)
+        folder = self._prepare(subject)
+        process = _start(subject, folder, before=before)
         told = process.communicate(timeout=600)[1]
-        wrong = [] if process.returncode in (0, 2, 141) else [f"exit code {process.returncode}"]
-        wrong += _judge_words(told)
-        names = {(0, False): "closed stdin", (1, False): "closed stdout", (2, False): "closed stderr"}
-        fault = names.get((descriptor, full), "full stdout" if descriptor == 1 else "full stderr")
-        return self._finish(subject, fault, folder, wrong, cleans=True, whole=whole)
+        wrong = [] if process.returncode in accepted else [f"exit code {process.returncode}"]
+        return self._finish(subject, fault, folder, wrong + _judge_words(told), cleans=True, whole=whole)
 
     def _finish(
         self, subject: Subject, fault: str, folder: Path, wrong: list[str], *, cleans: bool, whole: bytes
@@ -306,13 +308,6 @@ def _count(name: str, fault: str, found: Sequence[Finding]) -> dict[str, Any]:
     return {"command": name, "fault": fault, "runs": len(found), **states, "left": left, "wrong": wrong}
 
 
-def format_counts(counts: Sequence[Mapping[str, Any]]) -> str:
-    """Return counts as a table of a page."""
-    columns = ("command", "fault", "runs", "absent", "old", "new", "rows", "left until the next run", "wrong")
-    head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
-    return "\n".join([head, *(f"| {' | '.join(map(str, line.values()))} |" for line in counts)])
-
-
 def main() -> int:
     """Run the faults that are asked for; 1 if anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
@@ -333,7 +328,7 @@ def main() -> int:
             if time.monotonic() > deadline:
                 break
     counts = count_findings(findings)
-    sys.stdout.write(f"{format_counts(counts)}\n")
+    sys.stdout.write("\n\n".join(list_tables(counts)) + "\n")
     if asked.output:
         asked.output.write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
     return any(one.wrong for one in findings)

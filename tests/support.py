@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -420,6 +421,20 @@ def run_mpi(script: str, *, cwd: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def strings_of_code(tree: ast.Module) -> Iterator[str]:
+    """Yield the strings of a module that are no docstrings."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
 
 
 def told(blocks: Iterable[Block], *, width: int = 160) -> str:

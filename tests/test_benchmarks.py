@@ -13,7 +13,7 @@ from benchmarks.accuracy import find_pace
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["offload", "equal_memory", "online", "mutants", "growth"])
+@pytest.mark.parametrize("name", ["offload", "equal_memory", "online", "mutants"])
 def test_a_benchmark_runs_in_small_sizes_and_leaves_the_pages_alone(name: str) -> None:
     files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks/results").glob("*.json")]
     before = {file: file.read_bytes() for file in files}

@@ -1,6 +1,5 @@
 """Hostile files, arguments and surroundings do no harm (docs/robustness.md); the fuzzer itself finds harm."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,14 +10,12 @@ from typing import Any
 import pytest
 
 import ckptplan
-from tests.faults import SUBJECTS, count_findings, format_counts, met_python, run_faults
+from tests.faults import SUBJECTS, met_python, run_faults
 from tests.fuzz.arguments import commands
 from tests.fuzz.campaign import KINDS, make_case
-from tests.fuzz.case import Case, Outcome, Verdict
-from tests.fuzz.journal import append_verdicts, read_journal
+from tests.fuzz.case import Case, Outcome
 from tests.fuzz.judge import judge
-from tests.fuzz.shrink import shrink
-from tests.robustness import PAGE, RESULTS, format_commands, tables
+from tests.robustness import PAGE, tables
 
 HARMLESS = Outcome(
     code=0,
@@ -47,27 +44,6 @@ def test_two_thousand_hostile_cases_do_no_harm(tmp_path: Path) -> None:
         env=uncovered,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_journal_that_was_cut_off_is_continued_where_its_last_whole_line_ends(tmp_path: Path) -> None:
-    journal = tmp_path / "journal.jsonl"
-    common: dict[str, Any] = {
-        "kind": "plan",
-        "command": "c",
-        "code": 2,
-        "seconds": 0.5,
-        "cpu_seconds": 0.25,
-        "memory": 7,
-    }
-    first, second = (Verdict(name=f"3:{i}", problems=(("too slow", "9 s"),) * i, **common) for i in range(2))
-    append_verdicts(journal, [first, second])
-    assert read_journal(journal, seed=3) == [first, second]
-    journal.write_text(journal.read_text()[:-9])
-    assert read_journal(journal, seed=3) == [first]
-    append_verdicts(journal, [second])
-    assert read_journal(journal, seed=3) == [first, second]
-    with pytest.raises(SystemExit, match="first cases of seed 4"):
-        read_journal(journal, seed=4)
 
 
 def test_a_case_is_made_again_from_its_name() -> None:
@@ -136,25 +112,11 @@ def test_a_refused_document_must_be_refused_with_the_librarys_code() -> None:
     assert judge(CASE, replace(refused, code=3)).problems[0][0] == "wrong exit code"
 
 
-def test_a_failing_case_is_reduced_to_what_fails() -> None:
-    case = Case(
-        name="1:1",
-        kind="plan",
-        arguments=("simulate", "given.json", "--format", "json"),
-        files={"given.json": b"one\ntwo\nbad\nthree\n"},
-        environment={"COLUMNS": "1"},
-    )
-    short = shrink(case, lambda one: b"bad" in one.files["given.json"] and "given.json" in one.arguments)
-    assert short.files == {"given.json": b"bad"}
-    assert short.arguments == ("simulate", "given.json")
-    assert short.environment == {}
-
-
 def test_interrupted_commands_leave_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     """A few; sweeps are interrupted in tests/cli/test_sweep.py."""
     quick = tuple(one for one in SUBJECTS if one.name in {"optimize -o", "schedule -o"})
     findings = list(run_faults(4, 1, seed=1, folder=tmp_path, subjects=quick))
-    assert [one for one in findings if one.wrong] == [], format_counts(count_findings(findings))
+    assert [one for one in findings if one.wrong] == []
 
 
 def test_ctrl_c_before_the_first_line_of_the_program_is_pythons() -> None:
@@ -169,12 +131,3 @@ def test_ctrl_c_before_the_first_line_of_the_program_is_pythons() -> None:
 def test_the_page_has_the_counts_that_were_found() -> None:
     for name, table in tables().items():
         assert f"<!-- {name} -->\n{table}\n<!-- end -->" in PAGE.read_text()
-
-
-def test_the_page_counts_every_run_and_hides_nothing_wrong() -> None:
-    counts = json.loads((RESULTS / "faults.json").read_text())
-    *rows, total = [line.strip("| ").split(" | ") for line in format_commands(counts).splitlines()[2:]]
-    for column in range(1, 7):
-        assert sum(int(row[column]) for row in rows) == int(total[column])
-    wrong = {(line["command"], f"{line['wrong']} {line['fault']}") for line in counts[:-1] if line["wrong"]}
-    assert {(row[0], one) for row in rows for one in row[7].split(", ") if one != "0"} == wrong

@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import strings_of_code
+
 ROOT = Path(__file__).parent.parent
 TREES = {
     ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
@@ -26,20 +28,6 @@ def rank_layers() -> Iterator[tuple[str, int]]:
 
 
 RANKS = dict(rank_layers())
-
-
-def strings_of_code(tree: ast.Module) -> Iterator[str]:
-    """Yield the strings of a module that are no docstrings."""
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value
 
 
 def test_no_string_names_a_module_of_a_higher_layer() -> None:

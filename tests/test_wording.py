@@ -22,7 +22,7 @@ from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
 from ckptplan.torch.device.memory import OutOfMemory, explain_exhaustion
 from ckptplan.wording import Argument, arguments_as
-from tests.support import run, small_plan
+from tests.support import run, small_plan, strings_of_code
 
 PACKAGE = Path(ckptplan.__file__).parent
 #: An option in a text, or the dashes that an f-string puts before one.
@@ -47,17 +47,7 @@ MEASURED = ckptplan.Workload(
 
 def texts(module: Path) -> Iterator[str]:
     """The string literals of a module, parts of f-strings included, docstrings not."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value
+    return strings_of_code(ast.parse(module.read_text(encoding="utf-8")))
 
 
 def below_the_command_line() -> list[Path]:

@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.harness import list_tables
 from ckptplan.studies.workers import count_cores
-from tests.fuzz.campaign import make_case, reduce_failures, run_cases, try_case
+from tests.fuzz.campaign import make_case, run_cases, try_case
+from tests.fuzz.case import Verdict
 from tests.fuzz.execute import prepare
-from tests.fuzz.journal import append_verdicts, read_journal
-from tests.fuzz.report import format_failures, format_summary, save_failures, summarise
+from tests.fuzz.report import list_failures, summarise
 
 #: Off a terminal, a line for so many cases.
 _BETWEEN_LINES = 2000
@@ -24,9 +25,6 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000, help="how many (default: 2000)")
     parser.add_argument("--seed", type=int, default=1, help="of all cases (default: 1)")
     parser.add_argument("--seconds", type=float, help="begin no case after so long")
-    parser.add_argument(
-        "--journal", type=Path, metavar="FILE", help="keep verdicts there; the same command continues"
-    )
     parser.add_argument("--jobs", type=int, default=count_cores(), help="processes (default: one per core)")
     parser.add_argument("--only", metavar="SEED:INDEX", help="one case: show what it is and what it does")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="folder of failing cases")
@@ -46,33 +44,26 @@ def _show(name: str) -> int:
 
 def _campaign(asked: argparse.Namespace) -> int:
     began = time.monotonic()
-    verdicts = [] if asked.journal is None else read_journal(asked.journal, seed=asked.seed)
-    told = len(verdicts)
-    for chunk in run_cases(asked.seed, told, asked.cases, jobs=asked.jobs, seconds=asked.seconds):
+    verdicts: list[Verdict] = []
+    for chunk in run_cases(asked.seed, asked.cases, jobs=asked.jobs, seconds=asked.seconds):
         verdicts += chunk
-        if asked.journal is not None:
-            append_verdicts(asked.journal, chunk)
         for one in chunk:
             if one.problems:
                 sys.stderr.write(f"\n{one.name}: {', '.join(kind for kind, _ in one.problems)}\n")
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{len(verdicts):,} of {asked.cases:,} cases")
-        elif len(verdicts) - told >= _BETWEEN_LINES:
-            told = len(verdicts)
+        elif len(verdicts) % _BETWEEN_LINES < len(chunk):
             sys.stderr.write(f"{len(verdicts):,} of {asked.cases:,} cases\n")
         sys.stderr.flush()
     summary = summarise(verdicts, seed=asked.seed, seconds=time.monotonic() - began)
-    sys.stdout.write(f"{format_summary(summary)}\n\n")
-    sys.stdout.flush()
-    failures = reduce_failures(verdicts, jobs=asked.jobs) if summary["all"]["failing"] else []
-    save_failures(failures, asked.failures)
-    sys.stdout.write(f"{format_failures(failures, asked.failures)}\n")
+    failures = list_failures(verdicts, asked.failures)
+    sys.stdout.write("\n\n".join(list_tables(summary)) + "\n")
+    for failure in failures:
+        sys.stdout.write(f"\n{json.dumps(failure, indent=2)}\npython -m tests.fuzz --only {failure['name']}\n")
     if asked.output:
-        found = [
-            {**one.shortest.describe(), "count": one.count, "problems": one.verdict.problems}
-            for one in failures
-        ]
-        asked.output.write_text(json.dumps({**summary, "failures": found}, indent=2) + "\n", encoding="utf-8")
+        asked.output.write_text(
+            json.dumps({**summary, "failures": failures}, indent=2) + "\n", encoding="utf-8"
+        )
     return bool(failures)
 
 

@@ -10,16 +10,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from tests.fuzz import arguments
 from tests.fuzz.case import Case, Verdict
 from tests.fuzz.execute import execute, prepare
-from tests.fuzz.judge import judge, signature
+from tests.fuzz.judge import judge
 from tests.fuzz.makers import make_file_case
-from tests.fuzz.shrink import shrink
 
 #: Kinds of cases, and how many of a hundred there are.
 KINDS = {
@@ -42,18 +40,6 @@ _OTHERS = {
 _PROCESSES = 0.005
 #: Cases that a worker runs at a time.
 _CHUNK = 25
-#: Classes of failures whose first case is reduced, the most frequent ones.
-_REDUCED = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """A class of failing cases: how many there were, the first of them, and a shorter one like it."""
-
-    verdict: Verdict
-    count: int
-    first: Case
-    shortest: Case
 
 
 def make_case(name: str) -> Case:
@@ -77,13 +63,13 @@ def try_case(case: Case) -> Verdict:
     return judge(case, execute(case, folder))
 
 
-def run_cases(seed: int, first: int, stop: int, *, jobs: int, seconds: float | None) -> Iterator[list[Verdict]]:
-    """Yield verdicts on cases first to stop - 1 in order, a chunk at a time; fewer if the time ends before."""
+def run_cases(seed: int, stop: int, *, jobs: int, seconds: float | None) -> Iterator[list[Verdict]]:
+    """Yield verdicts on cases 0 to stop - 1 in order, a chunk at a time; fewer if the time ends before."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    with _pool(jobs) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=prepare) as pool:
         waiting: list[Future[list[Verdict]]] = []
-        places = iter(range(first, stop, _CHUNK))
-        for place in places:
+        for place in range(0, stop, _CHUNK):
             waiting.append(pool.submit(_try_several, seed, place, min(stop, place + _CHUNK)))
             if len(waiting) > 2 * jobs:
                 yield waiting.pop(0).result()
@@ -93,36 +79,5 @@ def run_cases(seed: int, first: int, stop: int, *, jobs: int, seconds: float | N
             yield one.result()
 
 
-def reduce_failures(verdicts: list[Verdict], *, jobs: int) -> list[Failure]:
-    """Return a failure for each class of failing verdicts, the most frequent first, each with a short case."""
-    classes: dict[tuple[str, ...], list[Verdict]] = {}
-    for verdict in verdicts:
-        if verdict.problems:
-            classes.setdefault(signature(verdict), []).append(verdict)
-    several = sorted(classes.values(), key=len, reverse=True)
-    firsts = [make_case(found[0].name) for found in several]
-    with _pool(jobs) as pool:
-        shortest = list(pool.map(_reduce, [found[0] for found in several[:_REDUCED]]))
-    return [
-        Failure(verdict=found[0], count=len(found), first=first, shortest=short)
-        for found, first, short in zip(several, firsts, [*shortest, *firsts[_REDUCED:]], strict=True)
-    ]
-
-
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=prepare)
-
-
 def _try_several(seed: int, start: int, stop: int) -> list[Verdict]:
     return [try_case(make_case(f"{seed}:{index}")) for index in range(start, stop)]
-
-
-def _reduce(verdict: Verdict) -> Case:
-    case = make_case(verdict.name)
-    if verdict.problems[0][0] == "too slow":
-        return case
-    return shrink(case, partial(_fails_alike, reason=signature(verdict)))
-
-
-def _fails_alike(case: Case, *, reason: tuple[str, ...]) -> bool:
-    return signature(try_case(case)) == reason

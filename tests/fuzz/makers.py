@@ -17,7 +17,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.plans import plan_text
 from tests.fuzz.case import Case
-from tests.fuzz.mutations import change_bytes, change_structure, write_document
+from tests.fuzz.mutations import change_bytes, change_structure, mark_raw, write_document
 
 ROOT = Path(__file__).parent.parent.parent
 #: Strategies that answer within milliseconds.
@@ -156,10 +156,10 @@ def _change(document: Document, kind: str, chance: random.Random) -> tuple[bytes
         return (document.content, None) if wrong is None else (wrong, frozenset({2}))
     if document.data is None or draw < 0.35:
         return change_bytes(document.content, chance), None
-    data, raw = change_structure(document.data, chance)
+    data = change_structure(document.data, chance)
     if kind == "plan" and chance.random() < 0.5:
         _sign(data)
-    content = write_document(data, raw, language=document.language)
+    content = write_document(data, language=document.language)
     return (change_bytes(content, chance) if draw > 0.95 else content), None
 
 
@@ -183,7 +183,7 @@ def _no_text(document: Document, chance: random.Random) -> bytes:
 def _unknown_field(document: Document, chance: random.Random) -> bytes | None:  # noqa: ARG001 - one signature
     if document.data is None:
         return None
-    return write_document({**document.data, "not_a_field": 1}, [], language=document.language)
+    return write_document({**document.data, "not_a_field": 1}, language=document.language)
 
 
 def _no_end(document: Document, chance: random.Random) -> bytes | None:
@@ -204,8 +204,8 @@ def _twice(document: Document, chance: random.Random) -> bytes | None:
 def _no_number(document: Document, chance: random.Random) -> bytes | None:
     if document.data is None or document.data.get("steps") is None:
         return None
-    raw = chance.choice(["NaN", "Infinity", "1e999"] if document.language == "json" else ["nan", "inf", "-1"])
-    return write_document({**document.data, "steps": "raw-0-mark"}, [raw], language=document.language)
+    raw = chance.choice(["NaN", "Infinity", "1e999"] if document.language == "json" else ["nan", "-inf", "-0"])
+    return write_document({**document.data, "steps": mark_raw(raw)}, language=document.language)
 
 
 _SURELY_WRONG: tuple[Callable[[Document, random.Random], bytes | None], ...] = (

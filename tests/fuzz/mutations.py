@@ -12,7 +12,7 @@ import tomli_w
 
 from tests.fuzz.values import hostile_text, number_near
 
-#: Text that replaces a quoted mark in the written document: what a library would not write.
+#: Text that replaces its quoted mark in the written document: what a library would not write.
 _RAW = (
     "NaN", "nan", "Infinity", "-inf", "1e999", "-0", "0x10", "1_0", "9" * 5000, "1" + "0" * 400 + ".5", "01",
     "+1", "'",
@@ -32,20 +32,24 @@ _MARK = "raw-{}-mark"
 Path = tuple[str | int, ...]
 
 
-def change_structure(document: dict[str, Any], chance: random.Random) -> tuple[dict[str, Any], list[str]]:
-    """Return a document with some changes, and the raw text that is to be put in for its marks."""
+def change_structure(document: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """Return a document with some changes, among them marks for raw text."""
     document = copy.deepcopy(document)
-    raw: list[str] = []
     for _ in range(chance.choice([1, 1, 1, 2, 3, 6])):
-        chance.choice(_CHANGES)(document, chance, raw)
-    return document, raw
+        chance.choice(_CHANGES)(document, chance)
+    return document
 
 
-def write_document(document: dict[str, Any], raw: list[str], *, language: str) -> bytes:
-    """Return a document as JSON or TOML, with the raw text in place of its marks."""
+def mark_raw(text: str) -> str:
+    """Return the mark in whose place raw text is written."""
+    return _MARK.format(_RAW.index(text))
+
+
+def write_document(document: dict[str, Any], *, language: str) -> bytes:
+    """Return a document as JSON or TOML, with raw text in place of its marks."""
     text = json.dumps(document, indent=2) if language == "json" else tomli_w.dumps(_without_none(document))
-    for number, content in enumerate(raw):
-        text = text.replace(f'"{_MARK.format(number)}"', content)
+    for raw in _RAW:
+        text = text.replace(f'"{mark_raw(raw)}"', raw)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -84,13 +88,13 @@ def _pick(document: dict[str, Any], chance: random.Random) -> tuple[Any, Any]:
     return container, path[-1]
 
 
-def _remove(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001 - one signature
+def _remove(document: dict[str, Any], chance: random.Random) -> None:
     container, key = _pick(document, chance)
     if isinstance(container, list) or key in container:
         del container[key]
 
 
-def _add(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _add(document: dict[str, Any], chance: random.Random) -> None:
     container, _ = _pick(document, chance)
     name = chance.choice(
         ["extra", "Steps", "schema_version ", "__class__", "a.b", "", "\u202ename", hostile_text(chance)]
@@ -102,23 +106,22 @@ def _add(document: dict[str, Any], chance: random.Random, raw: list[str]) -> Non
         container.insert(chance.randrange(len(container) + 1), value)
 
 
-def _put_value(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _put_value(document: dict[str, Any], chance: random.Random) -> None:
     container, key = _pick(document, chance)
     container[key] = copy.deepcopy(chance.choice(_VALUES))
 
 
-def _put_text(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _put_text(document: dict[str, Any], chance: random.Random) -> None:
     container, key = _pick(document, chance)
     container[key] = chance.choice([hostile_text(chance), "x" * chance.choice([100, 5000, 100_000])])
 
 
-def _put_raw(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:
+def _put_raw(document: dict[str, Any], chance: random.Random) -> None:
     container, key = _pick(document, chance)
-    container[key] = _MARK.format(len(raw))
-    raw.append(chance.choice(_RAW))
+    container[key] = mark_raw(chance.choice(_RAW))
 
 
-def _put_number(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _put_number(document: dict[str, Any], chance: random.Random) -> None:
     for _ in range(20):
         container, key = _pick(document, chance)
         value = container[key] if isinstance(container, list) else container.get(key)
@@ -127,7 +130,7 @@ def _put_number(document: dict[str, Any], chance: random.Random, raw: list[str])
             return
 
 
-def _swap(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _swap(document: dict[str, Any], chance: random.Random) -> None:
     first, one = _pick(document, chance)
     second, other = _pick(document, chance)
     if isinstance(first, dict) and one not in first:
@@ -136,7 +139,7 @@ def _swap(document: dict[str, Any], chance: random.Random, raw: list[str]) -> No
     second[other] = container
 
 
-def _rename(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _rename(document: dict[str, Any], chance: random.Random) -> None:
     container, key = _pick(document, chance)
     if isinstance(container, dict) and key in container:
         text = str(key)
@@ -146,7 +149,7 @@ def _rename(document: dict[str, Any], chance: random.Random, raw: list[str]) -> 
         container[new] = container.pop(key)
 
 
-def _nest(document: dict[str, Any], chance: random.Random, raw: list[str]) -> None:  # noqa: ARG001
+def _nest(document: dict[str, Any], chance: random.Random) -> None:
     container, key = _pick(document, chance)
     value: Any = 1
     for _ in range(chance.choice([2, 50, 200])):
@@ -154,7 +157,7 @@ def _nest(document: dict[str, Any], chance: random.Random, raw: list[str]) -> No
     container[key] = value
 
 
-_Change = Callable[[dict[str, Any], random.Random, list[str]], None]
+_Change = Callable[[dict[str, Any], random.Random], None]
 _CHANGES: tuple[_Change, ...] = (
     _remove, _add, _put_value, _put_text, _put_raw, _put_number, _put_number, _put_number, _put_number,
     _swap, _rename, _nest,

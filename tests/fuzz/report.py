@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.campaign import KINDS, Failure
+from tests.fuzz.campaign import KINDS, make_case
 from tests.fuzz.case import Verdict
-from tests.fuzz.judge import CLASSES
+from tests.fuzz.judge import CLASSES, signature
 
 
 def summarise(verdicts: Sequence[Verdict], *, seed: int, seconds: float) -> dict[str, Any]:
@@ -57,41 +56,17 @@ def format_page(summary: dict[str, Any]) -> str:
     )
 
 
-def format_summary(summary: dict[str, Any]) -> str:
-    """Return all numbers as tables."""
-    columns = ("kind", "cases", "exit codes", "median", "99 %", "longest", "most memory", "failing")
-    head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
-    rows = [_format_row(kind, numbers) for kind, numbers in {**summary["kinds"], "all": summary["all"]}.items()]
-    problems = "\n".join(f"| {name} | {count:,} |" for name, count in summary["problems"].items())
-    return "\n".join([head, *rows, "", "| problem | cases |", "|---|---|", problems])
-
-
-def _format_row(kind: str, numbers: dict[str, Any]) -> str:
-    codes = ", ".join(f"{code}: {count:,}" for code, count in numbers["codes"].items())
-    times = [f"{numbers[f'{name}_seconds'] * 1e3:.0f} ms" for name in ("median", "p99", "most")]
-    memory = f"{numbers['most_bytes'] / 2**20:.0f} MiB"
-    cells = [kind, f"{numbers['cases']:,}", codes, *times, memory, f"{numbers['failing']:,}"]
-    return f"| {' | '.join(cells)} |"
-
-
-def format_failures(failures: Sequence[Failure], folder: Path) -> str:
-    """Return each class of failures in words."""
-    return "\n".join(
-        f"{failure.count} x {failure.verdict.problems[0][0]}: {failure.verdict.problems[0][1]}\n"
-        f"    first {failure.verdict.name}: python -m tests.fuzz --only {failure.verdict.name}\n"
-        f"    shortest: {failure.shortest.describe()['command'][:300]}\n"
-        f"    files in {folder / failure.verdict.name.replace(':', '-')}"
-        for failure in failures
-    )
-
-
-def save_failures(failures: Sequence[Failure], folder: Path) -> None:
-    """Write the documents of failing cases into a folder: each first case, and the short one."""
-    for failure in failures:
-        for name, case in (("first", failure.first), ("shortest", failure.shortest)):
-            place = folder / failure.verdict.name.replace(":", "-") / name
-            place.mkdir(parents=True, exist_ok=True)
-            for file, content in case.files.items():
-                (place / file).write_bytes(content)
-            about = {**case.describe(), "problems": failure.verdict.problems, "count": failure.count}
-            (place / "case.txt").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+def list_failures(verdicts: Sequence[Verdict], folder: Path) -> list[dict[str, Any]]:
+    """Return the first case of each class of failures, the most frequent first; its files are in the folder."""
+    classes: dict[tuple[str, ...], list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.problems:
+            classes.setdefault(signature(verdict), []).append(verdict)
+    failures = []
+    for first, *others in sorted(classes.values(), key=len, reverse=True):
+        case, place = make_case(first.name), folder / first.name.replace(":", "-")
+        place.mkdir(parents=True, exist_ok=True)
+        for file, content in case.files.items():
+            (place / file).write_bytes(content)
+        failures.append({**case.describe(), "count": 1 + len(others), "problems": first.problems})
+    return failures

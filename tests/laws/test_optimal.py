@@ -231,18 +231,6 @@ def test_solved_schedules_are_played_at_their_cost_and_within_their_budget(
         assert getattr(trace, field) == getattr(totals, field)
 
 
-@given(costs=step_costs(steps=lengths), less=st.integers(0, 20_000), more=st.integers(0, 20_000))
-def test_more_memory_never_makes_the_optimum_slower(costs: StepCosts, less: int, more: int) -> None:
-    """Law 6, where the recursion covers the problem."""
-    costs = changed(costs, overlaps_compute=False, message_seconds=0.0)
-    seconds = []
-    for local in (less, less + more):
-        budget = Budget(local_bytes=costs.resident_bytes + local)
-        winner = ask(costs=costs, budget=budget, strategies=(SOLVED["optimal"],)).best()
-        seconds.append(float("inf") if winner is None else winner.key[0])
-    assert seconds[1] <= seconds[0] * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("name", sorted(SOLVED))
 @given(
     costs=step_costs(steps=st.integers(1, 12)), local=st.integers(0, 12_000),

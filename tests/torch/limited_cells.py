@@ -1,32 +1,86 @@
-"""Calls that have to stay within a limit of memory: some of ``benchmarks``, and cells with unusual steps."""
+"""Calls that have to stay within a limit of memory: usual cells, and cells with unusual steps.
+
+``test_memory_limit`` compares their gradients with those of a plain loop, and ``benchmarks.limits`` shows how
+much of their limits they take.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks import limited_cells as cells
-from benchmarks.limited_cells import Job, make_call, make_wrapped
-from ckptplan.torch import LIF, scan, unroll
+from ckptplan.torch import LIF, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.surrogates import FastSigmoid, Spike
+from tests.torch.limit_tables import mean_square
 from tests.torch.zoo import import_quietly
 
 STEPS = 48
 
 
-class Stepping(nn.Module):
-    """A cell of which a function is the step; it has a GRU cell and linear layers."""
+@dataclass(frozen=True)
+class Job:
+    """A call that trains within a limit of memory, and the gradients that tests compare.
 
-    def __init__(self, step: Any, *, units: int = 24, late: int = 0) -> None:
+    Arguments:
+        run: takes the limit, and runs the forward and the backward pass.
+        wanted: the tensors whose gradients are compared.
+        relative: the share of its largest entry by which a gradient may differ.
+        beside: the bytes of tensors that the job computes for the call, which are none of the call's.
+        tolerance: the share of a limit by which a call may pass it.
+    """
+
+    run: Callable[[Any], object]
+    wanted: Sequence[Tensor]
+    relative: float = 1e-3
+    beside: int = 0
+    tolerance: float = 0.03
+
+
+def make_call(
+    cell: Any, inputs: Any, state: Any, *, wanted: Any = None, relative: float = 1e-3, **options: Any
+) -> Job:
+    """Return a call that trains a cell within a limit. Its parameters are wanted, unless others are."""
+    if not options.keys() & {"loss", "chunk_loss", "final_loss"}:
+        options["loss"] = mean_square
+
+    def train(memory: Any) -> object:
+        return bptt(cell, inputs, state, memory=memory, **options).loss.backward()
+
+    return Job(train, list(cell.parameters() if wanted is None else wanted), relative)
+
+
+def make_wrapped(net: nn.Module, data: Any, **options: Any) -> Job:
+    """Return a call that trains a wrapped module; its outputs are a part of the limit."""
+    wrapped: dict[Any, Any] = {}
+
+    def train(memory: Any) -> object:
+        if memory not in wrapped:
+            wrapped[memory] = wrap(net, memory=memory, **options)
+        outputs = wrapped[memory](data)
+        outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+        outputs = outputs.data if not isinstance(outputs, Tensor) else outputs
+        # The limit leaves out what the caller's loss makes of the outputs: a sum makes nothing.
+        return outputs.sum().backward()
+
+    return Job(train, list(net.parameters()))
+
+
+class Stepping(nn.Module):
+    """A cell of which a function is the step; it has a GRU cell, linear layers and a list."""
+
+    def __init__(self, step: Any, *, units: int = 24) -> None:
         super().__init__()
-        self.step, self.late = step, late
+        self.step, self.activity = step, list[float]()
         self.gru, self.inner = nn.GRUCell(16, units), nn.Linear(16, units)
         self.wide = nn.Sequential(nn.Linear(units, 300), nn.Tanh(), nn.Linear(300, units))
 
@@ -34,11 +88,14 @@ class Stepping(nn.Module):
         return self.step(self, state, x)
 
 
-def train_step(step: Any, *shape: int, batch: int = 16, count: bool = False, **options: Any) -> Job:
+def train_step(
+    step: Any, *shape: int, batch: int = 16, count: bool = False, inputs: Any = None, dtype: Any = None
+) -> Job:
     """Return a job of a ``Stepping`` whose state is of a shape; ``count`` adds the number of the step to it."""
-    cell, state = Stepping(step, **options), torch.zeros(batch, *shape)
+    cell, state = Stepping(step), torch.zeros(batch, *shape, dtype=dtype)
     given = (state, 0) if count else state
-    return make_call(cell, torch.randn(STEPS, batch, 16), given, parameters=cell.parameters())
+    data = torch.randn(STEPS, batch, 16) if inputs is None else inputs
+    return make_call(cell, data, given, parameters=cell.parameters())
 
 
 # Usual cells
@@ -55,6 +112,65 @@ def spiking_convolution() -> Job:
     return make_call(cell, torch.randn(60, 8, 2, 12, 12), torch.zeros(8, 8, 12, 12), wanted=conv.parameters())
 
 
+def convolution() -> Job:
+    gates, zeros = nn.Conv2d(12, 32, 3, padding=1), torch.zeros(4, 8, 8, 8)
+
+    def cell(state: Any, x: Tensor) -> Any:
+        i, f, o, g = gates(torch.cat([x, state[0]], 1)).chunk(4, 1)
+        memory = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * memory.tanh()
+        return (output, memory), output
+
+    return make_call(cell, torch.randn(40, 4, 4, 8, 8), (zeros, zeros), wanted=gates.parameters())
+
+
+class Layers(nn.Module):
+    """Two layers with dropout and BatchNorm between them; the state is a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = nn.GRUCell(16, 32), nn.GRUCell(32, 32)
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, state: Any, x: Tensor) -> Any:
+        below = self.below(x, state[0])
+        above = self.above(nn.functional.dropout(self.norm(below)), state[1])
+        return (below, above), above
+
+
+def autocast() -> Job:
+    linear = nn.Linear(64, 64)
+
+    def cell(state: Tensor, x: Tensor) -> Any:
+        state = torch.tanh(linear(x) + linear(state))
+        return state, state
+
+    job = make_call(cell, torch.randn(STEPS, 8, 64), torch.zeros(8, 64), wanted=linear.parameters())
+
+    def run(memory: Any) -> object:
+        with torch.autocast("cpu", torch.bfloat16):
+            return job.run(memory)
+
+    return Job(run, job.wanted, relative=0.05)
+
+
+def embedding() -> Job:
+    """The inputs are integers."""
+    table, gru = nn.Embedding(500, 16), nn.GRUCell(16, 32)
+
+    def cell(state: Tensor, x: Tensor) -> Any:
+        state = gru(table(x), state)
+        return state, state
+
+    wanted = [*table.parameters(), *gru.parameters()]
+    return make_call(cell, torch.randint(500, (STEPS, 8)), torch.zeros(8, 32), wanted=wanted)
+
+
+def computed_weight() -> Job:
+    cell = weight_norm(nn.RNNCell(16, 32), "weight_hh")
+    return make_call(TorchCell(cell), torch.randn(STEPS, 8, 16), torch.zeros(8, 32))
+
+
 def neurons() -> Job:
     cell = LIF(16, 64, threshold=0.2)
     return make_call(cell, torch.randn(200, 64, 16), cell.initial_state(64))
@@ -63,7 +179,7 @@ def neurons() -> Job:
 def module(kind: Any, batch: int, *, width: int = 16, steps: int = STEPS, dtype: Any = None) -> Job:
     """A cell of PyTorch."""
     cell = TorchCell(kind.to(dtype))
-    relative = 1e-3 if dtype is None else 0.1
+    relative = 0.1 if dtype is torch.bfloat16 else 1e-3
     return make_call(cell, torch.randn(steps, batch, width, dtype=dtype), None, relative=relative)
 
 
@@ -85,6 +201,31 @@ def remember(most: int, cell: Any, state: Any, x: Tensor) -> Any:
     return torch.cat([last[:, None], kept[:, 1:]], 1), last
 
 
+def attend_window(cell: Any, state: Tensor, x: Tensor) -> Any:
+    """The state has the last twelve values, and grows until it has them."""
+    state = torch.cat([state[:, -11:], cell.inner(x)[:, None]], 1)
+    weights = (state * cell.gru(x, state[:, -1])[:, None]).sum(-1, keepdim=True).softmax(1)
+    return state, (weights * state).sum(1)
+
+
+def rotate(cell: Any, state: Tensor, x: Tensor) -> Any:
+    """The state is complex."""
+    state = torch.exp(1j * cell.gru.bias_ih[:24]) * 0.9 * state + cell.inner(x)
+    return state, state.real
+
+
+def write_state(cell: Any, state: Tensor, x: Tensor) -> Any:
+    """The state is written in place."""
+    state.mul_(0.9).add_(torch.tanh(cell.inner(x)))
+    return state, torch.tanh(state)
+
+
+def record_activity(cell: Any, state: Tensor, x: Tensor) -> Any:
+    state = cell.gru(x, state)
+    cell.activity.append(float(state.detach().mean()))
+    return state, state
+
+
 def delay(cell: Any, line: Tensor, x: Tensor) -> Any:
     """The state is most of what a step keeps, and another operation keeps a part of it."""
     output = torch.tanh(cell.gru.weight_ih.sum() * line[:, 0] + cell.inner(x).mean())
@@ -102,6 +243,36 @@ def mix_neighbours(cell: Any, state: Tensor, x: Tensor) -> Any:
     near = state.roll(1, 1) + state.roll(-1, 1)
     state = torch.tanh(0.5 * state + near * cell.inner(x)[:, None] * torch.sigmoid(near))
     return state, state.mean(1)
+
+
+class Keeps(nn.Module):
+    """Keeps its state, and a second part of it from a later step on."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__()
+        self.linear, self.late = nn.Linear(32, 64), late
+        self.reset()
+
+    def reset(self) -> None:
+        self.h, self.trace, self.step = torch.zeros(16, 64), torch.zeros(()), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.step += 1
+        self.h = torch.tanh(self.linear(x) + 0.5 * self.h)
+        if self.step > self.late:
+            self.trace = 0.9 * self.trace + self.h
+        return self.h + 0.1 * self.trace
+
+
+def kept_state(late: int) -> Job:
+    net, data, wrapped = Keeps(late), torch.randn(STEPS, 16, 32), dict[Any, Any]()
+
+    def run(memory: Any) -> object:
+        if memory not in wrapped:
+            wrapped[memory] = wrap(net, memory=memory, reset=Keeps.reset)
+        return wrapped[memory].bptt(data, loss=mean_square).backward()
+
+    return Job(run, list(net.parameters()))
 
 
 class KeepsThree(nn.Module):
@@ -130,18 +301,18 @@ def leaky_layers() -> Job:
 # Steps that differ
 
 
-def use_late(cell: Any, state: Any, x: Tensor) -> Any:
-    """A large part of the network runs from a later step on."""
+def use_wide(is_used: Callable[[int], bool], cell: Any, state: Any, x: Tensor) -> Any:
+    """A large part of the network runs in some steps."""
     h, step = state
     h = cell.gru(x, h)
-    return (h + cell.wide(h) if step > cell.late else h, step + 1), h
+    return (h + cell.wide(h) if is_used(step) else h, step + 1), h
 
 
-def burst(cell: Any, state: Any, x: Tensor) -> Any:
-    """Two steps in the middle keep much more than all others."""
+def repeat(count: Callable[[int], int], cell: Any, state: Any, x: Tensor) -> Any:
+    """Steps are of different depths."""
     h, step = state
     h = cell.gru(x, h)
-    for _ in range(40 if 31 <= step < 33 else 0):
+    for _ in range(count(step)):
         h = torch.tanh(h)
     return (h, step + 1), h
 
@@ -149,11 +320,26 @@ def burst(cell: Any, state: Any, x: Tensor) -> Any:
 def scratch(cell: Any, state: Any, x: Tensor) -> Any:
     """All steps but the first work with much memory of which nothing is kept."""
     h, step = state
-    if step > cell.late:
+    if step > 0:
         with torch.no_grad():
             torch.ones(60_000).add_(1)
     h = cell.gru(x, h)
     return (h, step + 1), h
+
+
+def choose_samples(cell: Any, state: Tensor, x: Tensor) -> Any:
+    """Data decide which samples run through the large part: none in the first half, and then all."""
+    chosen = (x[:, 0] > 1).nonzero()[:, 0]
+    if len(chosen):
+        state = state.index_add(0, chosen, cell.wide(state[chosen]))
+    state = cell.gru(x, state)
+    return state, state
+
+
+def train_on_chosen_samples() -> Job:
+    inputs = torch.randn(STEPS, 16, 16).clamp(max=0.9)
+    inputs[STEPS // 2 :, :, 0] = 2
+    return train_step(choose_samples, 24, inputs=inputs)
 
 
 class Widening(nn.Module):
@@ -174,6 +360,19 @@ class Widening(nn.Module):
 def largest_late() -> Job:
     cell = Widening()
     return make_call(cell, torch.randn(40, 1, 16), (torch.zeros(1, 64), 0), parameters=cell.parameters())
+
+
+def read_out(option: str, head: nn.Module) -> Job:
+    """The loss of the final state, or of the outputs of a chunk, has layers of its own."""
+
+    def loss(*given: Tensor) -> Tensor:
+        read: Tensor = head(given[-1])
+        return read.square().mean((-2, -1)).sum()
+
+    cell = TorchCell(nn.GRUCell(16, 32))
+    wanted = [*cell.parameters(), *head.parameters()]
+    losses: dict[str, Any] = {option: loss}
+    return make_call(cell, torch.randn(STEPS, 8, 16), torch.zeros(8, 32), wanted=wanted, **losses)
 
 
 def rare_loss() -> Job:
@@ -420,40 +619,57 @@ def outputs(read: Any) -> Job:
 
 CELLS: dict[str, Callable[[], Job]] = {
     "GRU": lambda: module(nn.GRUCell(16, 64), 8),
-    "LSTM, gradients of inputs": partial(cells.input_gradients, STEPS),
-    "large batch": partial(cells.large_batch, 256, STEPS),
+    "LSTM, gradients of inputs": lambda: make_call(
+        TorchCell(nn.LSTMCell(16, 32)), torch.randn(STEPS, 16, 16, requires_grad=True), None
+    ),
+    "large batch": lambda: module(nn.GRUCell(16, 32), 256),
     "large weights": lambda: module(nn.GRUCell(16, 250), 1),
+    "double precision": lambda: module(nn.GRUCell(16, 64), 8, dtype=torch.float64),
     "bfloat16": lambda: module(nn.GRUCell(16, 32), 512, dtype=torch.bfloat16),
     "long sequence": lambda: module(nn.GRUCell(8, 8), 2, width=8, steps=400),
     "three steps": lambda: module(nn.GRUCell(16, 64), 8, steps=3),
     "one step": lambda: module(nn.GRUCell(16, 64), 8, steps=1),
-    "convolution": cells.convolution,
-    "layers": partial(cells.batch_norm, STEPS),
+    "convolution": convolution,
+    "layers": lambda: make_call(Layers(), torch.randn(STEPS, 8, 16), (torch.zeros(8, 32), torch.zeros(8, 32))),
     "spiking convolution": spiking_convolution,
     "LIF": neurons,
-    "autocast": partial(cells.autocast, STEPS),
+    "autocast": autocast,
+    "embedding": embedding,
+    "computed weight": computed_weight,
     "state that grows": lambda: train_step(attend_all, 1, 24),
-    "window of states": partial(cells.window_of_states, STEPS),
+    "window of states": lambda: train_step(attend_window, 1, 24),
     "state that grows 10 times": lambda: train_step(partial(remember, 10), 2, 24),
     "state that grows 30 times": lambda: train_step(partial(remember, 30), 2, 24),
     "state that grows until the end": lambda: train_step(partial(remember, STEPS - 1), 2, 24),
+    "complex state": lambda: train_step(rotate, 24, dtype=torch.complex64),
+    "state written in place": lambda: train_step(write_state, 24),
+    "record": lambda: train_step(record_activity, 24),
     "delay line": lambda: train_step(delay, 10, 24),
     "fast weights": lambda: train_step(learn_fast, 24, 24),
     "large workspace": lambda: train_step(mix_neighbours, 20, 24),
-    "kept state": partial(cells.sum_of_losses, STEPS, STEPS),
-    "kept state that begins late": partial(cells.sum_of_losses, STEPS // 2, STEPS),
+    "kept state": partial(kept_state, STEPS),
+    "kept state that begins late": partial(kept_state, STEPS // 2),
     "list of states": lambda: make_wrapped(
         KeepsThree(), torch.randn(STEPS, 8, 16), reset=lambda net: setattr(net, "kept", [])
     ),
     "snnTorch": leaky_layers,
-    "part that runs late": lambda: train_step(use_late, 24, batch=8, count=True, late=30),
-    "part that runs rarely": partial(cells.part_that_runs_late, STEPS),
-    "two large steps": lambda: train_step(burst, 24, count=True),
-    "workspace of later steps": lambda: train_step(scratch, 24, count=True, late=0),
-    "data decide": partial(cells.data_dependent, STEPS),
+    "part that runs late": lambda: train_step(
+        partial(use_wide, lambda step: step > 30), 24, batch=8, count=True
+    ),
+    "part that runs rarely": lambda: train_step(
+        partial(use_wide, lambda step: step % 40 == 39), 24, batch=4, count=True
+    ),
+    "two large steps": lambda: train_step(
+        partial(repeat, lambda step: 40 if 31 <= step < 33 else 0), 24, count=True
+    ),
+    "depth that changes": lambda: train_step(partial(repeat, lambda step: step % 5), 24, count=True),
+    "workspace of later steps": lambda: train_step(scratch, 24, count=True),
+    "data decide": train_on_chosen_samples,
     "largest weight late": largest_late,
-    "loss of the final state": partial(cells.final_loss, STEPS),
-    "loss of chunks": partial(cells.chunk_loss, STEPS),
+    "loss of the final state": lambda: read_out(
+        "final_loss", nn.Sequential(nn.Linear(32, 500), nn.Tanh(), nn.Linear(500, 10))
+    ),
+    "loss of chunks": lambda: read_out("chunk_loss", nn.Linear(32, 200)),
     "loss of some steps": rare_loss,
     **{f"loss of the last steps, {kind}": partial(late_loss, kind) for kind in ("passed", "kept", "LIF")},
     "checkpoint inside": lambda: train_step(run_again, 24),
@@ -467,6 +683,10 @@ CELLS: dict[str, Callable[[], Job]] = {
     "outputs": lambda: outputs(torch.sum),
     "last output": lambda: outputs(lambda stacked: stacked[-1].sum()),
     "wrapped GRUCell": lambda: make_wrapped(nn.GRUCell(16, 32), torch.randn(64, 8, 16)),
-    "wrapped LSTM": partial(cells.lstm_layers, 64),
-    "wrapped GRU, both ways": partial(cells.bidirectional_layer, 64),
+    "wrapped LSTM": lambda: make_wrapped(nn.LSTM(16, 32, num_layers=2), torch.randn(64, 8, 16)),
+    "wrapped LSTM, packed": lambda: make_wrapped(
+        nn.LSTM(16, 32),
+        pack_padded_sequence(torch.randn(72, 8, 16), torch.tensor([72, 60, 60, 48, 36, 24, 12, 5])),
+    ),
+    "wrapped GRU, both ways": lambda: make_wrapped(nn.GRU(16, 32, bidirectional=True), torch.randn(64, 8, 16)),
 }

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 import ckptplan
-from benchmarks.limited_cells import Layers
 from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, check, measured_sizes, plan_for, scan, unroll, wrap
@@ -29,7 +28,7 @@ from ckptplan.torch.device.meters import LiveBytes, make_meter
 from ckptplan.torch.fit import limited
 from ckptplan.units import parse_bytes
 from tests.torch.limit_tables import count_calls, mean_square
-from tests.torch.limited_cells import CELLS
+from tests.torch.limited_cells import CELLS, Layers
 from tests.torch.support import (
     assert_close,
     forget_measurements,
