@@ -65,7 +65,8 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
     """Return a caller's keyword arguments as a validated goal, without budgets, and with strategies by name.
 
     ``unless_named`` is the group of strategies to use if none is named; None means the strategies that are
-    searched by default. Raises InputError.
+    searched by default. Strategies that cannot keep the caches that a caller asks for are left out. Raises
+    InputError, also if none is left.
     """
     named = wishes.pop("strategies", None)
     chosen = select_strategies(unless_named if named is None else named)
@@ -75,7 +76,12 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
         # The paper keeps the caches of all steps.
         wishes["cache"] = "all"
     fields: dict[str, Any] = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
-    return Goal(strategies=tuple(strategy.name for strategy in chosen), **fields)
+    goal = Goal(strategies=tuple(strategy.name for strategy in chosen), **fields)
+    names = tuple(strategy.name for strategy in chosen if strategy.allows(goal.cache))
+    if not names:
+        problem, others = "is kept by none of the strategies", "another choice, or other strategies"
+        raise refuse(goal.cache, problem, field="cache", accepted=others)
+    return goal.model_copy(update={"strategies": names})
 
 
 def make_provenance(command: str) -> Provenance:

@@ -50,14 +50,9 @@ def trace_fronts(
 ) -> list[StrategyFront]:
     """Trace the front of each strategy of a question; with ``budgets``, only the best plans within them.
 
-    An executor traces the solved strategies side by side. Strategies that cannot keep the requested caches are
-    left out. Raises InputError if none is left.
+    An executor traces the solved strategies side by side.
     """
-    compared = [strategy for strategy in question.strategies if strategy.allows(question.goal.cache)]
-    if not compared:
-        raise refuse(
-            question.goal.cache, "is kept by none of the strategies", field="cache", accepted="another choice"
-        )
+    compared = question.strategies
     fronts: dict[Strategy, StrategyFront] = {
         strategy: _trace_closed_form(strategy, question, resolution=resolution, budgets=budgets)
         for strategy in compared

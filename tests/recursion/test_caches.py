@@ -18,6 +18,7 @@ from ckptplan import (
     HardwareProfile,
     Workload,
     actions,
+    compare,
     load_plan,
     load_schedule,
     optimize,
@@ -180,9 +181,15 @@ def test_a_plan_file_says_that_caches_move(tmp_path: Path) -> None:
 def test_a_front_has_the_caches_that_are_asked_for() -> None:
     front = pareto("paper-snn", "ipu-mk2", steps=100, cache="offloaded", points=5)
     assert {plan.cache for plan in front if plan.strategy != "base"} <= {"offloaded", "all"}
-    assert set(front.strategies) <= {"base", "remote", "double", "double-growing", "optimal"}
-    with pytest.raises(InputError, match="cache: 'offloaded' is kept by none of the strategies"):
-        pareto("paper-snn", "ipu-mk2", steps=100, cache="offloaded", strategies="standard,nested")
+    assert not {"growing", "revolve", "disk-revolve", "periodic"} & set(front.strategies)
+    for use in (pareto, optimize, compare):
+        with pytest.raises(InputError, match="cache: 'offloaded' is kept by none of the strategies"):
+            use("paper-snn", "ipu-mk2", steps=100, cache="offloaded", strategies="growing,revolve")
+
+
+def test_strategies_without_the_caches_that_are_asked_for_are_left_out() -> None:
+    compared = compare("paper-snn", "ipu-mk2", steps=4096, cache="segment", strategies="closed")
+    assert set(compared) == {"base", "double", "nested", "double-growing"}
 
 
 @pytest.mark.parametrize("block", range(4))
