@@ -376,7 +376,7 @@ def sensitivity(
         strategies: as in ``optimize``. By default, strategies that take long to search are ``left_out`` where
             inputs are scaled: the solved ones, ``disk-revolve`` and ``periodic``.
         model: 'exact' (the default), or 'paper' for the printed equations.
-        local_bytes, headroom, remote_bytes, effort: as in ``optimize``.
+        local_bytes, headroom, remote_bytes, cache, effort: as in ``optimize``.
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
             by up to this share.
         progress: called with the work done and the total work.
