@@ -71,6 +71,9 @@ class _Leaves:
 
     def _list_places(self, number: Any) -> Iterator[tuple[int, Any]]:
         """Yield the buffer and the place of each leaf of a state or a tape."""
+        if not self._layout.is_shared:
+            yield from ((buffer, number) for buffer in self._buffers)
+            return
         for index, buffer in enumerate(self._buffers):
             place = number * self._buffers.count(buffer) + self._buffers[:index].count(buffer)
             yield buffer, self._layout.rooms[buffer] - 1 - place if self._from_back else place
@@ -115,10 +118,13 @@ class ScanPasses(Passes):
         return self.table.steps - 1 - t if self.loop.params["reverse"] else t
 
     def sweep(self, *arguments: Any) -> Sequence[Any]:
+        # Keep XLA from folding constants of the program into larger ones: they are counted like arguments.
+        return self.run_forward(*map(lax.optimization_barrier, arguments))
+
+    def run_forward(self, *arguments: Any) -> Sequence[Any]:
         """Run the rows before the first Backward, and return the final state, the outputs and the buffers."""
         step, table = self.step, self.table
-        # Keep XLA from folding constants of the program into larger ones: they are counted like arguments.
-        constants, state, xs = self.split(list(map(lax.optimization_barrier, arguments)))
+        constants, state, xs = self.split(arguments)
         rows = _Rows(self, table.forward, constants, xs)
 
         def note(t: Any, stacked: Arrays, outputs: Arrays) -> Arrays:
@@ -378,7 +384,7 @@ def count_bytes(passes: ScanPasses, *, batch: Batch) -> int:
 def _run_both(passes: ScanPasses, *given: Any) -> Any:
     """Return a loss, the mean square of all results in at least fp32, and the gradients."""
     step = passes.step
-    final, outputs, kept = split(passes.sweep(*given), len(step.state), len(step.outputs))
+    final, outputs, kept = split(passes.run_forward(*given), len(step.state), len(step.outputs))
     results = (*pick(final, differentiable(final)), *pick(outputs, differentiable(outputs)))
 
     def loss(results: Arrays) -> Any:

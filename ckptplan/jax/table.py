@@ -72,6 +72,11 @@ class Layout:
         return cls(buffers=buffers, rooms=rooms, state=of_state, tape=of_tape)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether a buffer holds several leaves of a state or of a tape."""
+        return len(self.buffers) < len(self.state) + len(self.tape)
+
+    @property
     def byte_size(self) -> int:
         """The bytes of all buffers."""
         return sum(room * bytes_of(leaf) for room, leaf in zip(self.rooms, self.buffers, strict=True))
