@@ -57,7 +57,8 @@ def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
             # A high rate is a short time. If the rate may be zero, the time is as long as intervals allow.
             rate = None if source is None else source.high if end == "low" else source.low
             factor = 1.0 if rate is None else max(rate, _LEAST_RATE)
-            changed[f"{direction}_seconds"] = getattr(costs, f"{direction}_seconds") / factor
+            for name in (f"{direction}_seconds", f"cache_{direction}_seconds"):
+                changed[name] = getattr(costs, name) / factor
         latency = sources.get("latency_seconds")
         share = None if latency is None else getattr(latency, end)
         if share is not None:

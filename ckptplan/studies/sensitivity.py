@@ -54,7 +54,14 @@ from ckptplan.studies.workers import map_in_order
 from ckptplan.units import format_seconds, format_things, parse_fraction
 
 #: The sizes that determine the peak of a schedule, beside the resident bytes.
-_PEAK_SIZES = ("state_bytes", "tape_bytes", "chunk_bytes", "remote_state_bytes")
+_PEAK_SIZES = (
+    "state_bytes",
+    "tape_bytes",
+    "cache_bytes",
+    "chunk_bytes",
+    "remote_state_bytes",
+    "remote_cache_bytes",
+)
 
 
 def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
@@ -212,7 +219,12 @@ def _vary_times(
         )
         return varied
 
-    columns = {name: times(getattr(costs, name)) for name in (*TIMES, "write_seconds", "read_seconds")}
+    columns = {name: times(getattr(costs, name)) for name in TIMES}
+    for direction in ("write_seconds", "read_seconds"):
+        # States and caches move at the same rate.
+        factors = times(1.0)
+        for name in (direction, f"cache_{direction}"):
+            columns[name] = factors * getattr(costs, name)
     columns["message_seconds"] = times(profile.synchronisation_seconds) + times(profile.latency_seconds)
     columns.update({name: times(getattr(costs, name)) for name in ACTION_TIMES})
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)

@@ -391,7 +391,7 @@ def test_a_solved_plan_that_is_kept_costs_what_its_schedule_costs(plan: ckptplan
     case = Case(workload=plan.workload, profile=plan.profile)
     question = Request.of_plan(plan, command="").question()
     kept = _make_answer(plan, question)
-    for name in ("forward-seconds", "state-bytes", "tape-bytes", "resident-bytes"):
+    for name in ("forward-seconds", "state-bytes", "tape-bytes", "resident-bytes", "cache-bytes"):
         for factor in (0.5, 0.9, 1.0, 1.01):
             costs = find_axis(name).scale(case, factor).costs
             totals = kept.strategy.totals(kept.parameters, costs=costs, splits=kept.splits)
