@@ -74,7 +74,7 @@ class StepCosts(CheckedModel):
         return self.model_copy(update={"resident_bytes": resident, "cache_bytes": 0})
 
     @property
-    def charged(self) -> Self:
+    def with_chunk_workspace(self) -> Self:
         """The costs with the workspace of chunks counted as resident, unless there is only one step."""
         if not self.chunk_bytes or self.steps == 1:
             return self

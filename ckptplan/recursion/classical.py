@@ -60,12 +60,12 @@ class SingleTape(PartValues):
         self.local += np.maximum(lengths - 1, 0) * (a + load) + lengths * k + np.maximum(saves - 1, 0) * s
         self.unstored, self.remote = np.zeros(last + 1), np.zeros(last + 1)
         local = self.local.tolist()
-        back, hold = a + prices.read, prices.hold
+        back, fetch_price = a + prices.read, prices.fetch_price
         rests = np.full(last + 1, np.inf)  # free(t - y), in the order of descending t - y
         rests[last] = 0
         heads = np.full(last + 1, float(back))
         for t in range(1, last + 1):
-            remote = local[t] + hold if t > 1 else k
+            remote = local[t] + fetch_price if t > 1 else k
             if t > 1:
                 # far(t) = min(owned(t), min over y of free(t - y) + (a + y r + r_d + far(y)))
                 remote = min(remote, _least_sum(rests[last - t + 1 : last], heads[1:t]))
@@ -83,9 +83,9 @@ class SingleTape(PartValues):
             return binomial_decision(part, self.sizes)
         value = self.unstored[steps] if where is Where.UNSTORED else self.remote[steps]
         prices = self.prices
-        hold = prices.save if where is Where.UNSTORED else prices.hold
-        if self.local[steps] + hold == value:
-            return Decision(Choice.FETCH if hold < prices.save else Choice.CHECKPOINT)
+        fetch_price = prices.save if where is Where.UNSTORED else prices.fetch_price
+        if self.local[steps] + fetch_price == value:
+            return Decision(Choice.FETCH if fetch_price < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
             return choose_store(self.decide, part)
         lengths = np.arange(1, steps)
@@ -140,7 +140,7 @@ def solve_classical(problem: Problem) -> SolvedProblem:
     counts = _slot_counts(problem, most)
     list_candidates = _list_binomials if problem.prices.write == inf else _list_single_tapes
     candidates, optimum = list_candidates(problem, counts)
-    covered = covers_actions(problem) and problem.covered
+    covered = covers_actions(problem) and problem.recursion_is_exact
     return SolvedProblem(
         candidates=candidates,
         least_extra=optimum if covered else prove_bound(problem),

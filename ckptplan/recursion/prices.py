@@ -133,7 +133,7 @@ def _climb(units: int, sizes: UnitSizes, prices: Prices) -> Iterator[tuple[_Floa
 def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Prices) -> _Profits:
     """Return (D0) to (D3) at prices ``earned``, from those at prices lower by r; infinite if unbounded."""
     (state, tape, _), (a, k, s, back) = sizes, prices.actions
-    write, read, hold = prices.write, prices.read, prices.hold
+    write, read, fetch_price = prices.write, prices.read, prices.fetch_price
     count = len(cheaper.free)
     # Rows before the first stand for less than no units.
     pad = max(state, tape)
@@ -152,7 +152,7 @@ def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Pric
         owned[pad:][below] = np.maximum(recorded[len(recorded) - len(split) :], split)
         unread = np.maximum(recorded, lower(owned, state) - s)
         reread = cheaper.far[here] - a - read
-        gain = np.maximum(np.maximum(recorded, lower(owned, state) - hold), unread + reread)
+        gain = np.maximum(np.maximum(recorded, lower(owned, state) - fetch_price), unread + reread)
         # If rereading a state earns more than its write costs, the profit is unbounded.
         lower(far, 0)[:] = np.where(reread > write, np.inf, gain)
         lower(free, 0)[:] = np.maximum(unread, lower(far, 0) - write)

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import MOST_PLAYED
-from ckptplan.recursion.tree import Piece, Tree, unfold
+from ckptplan.recursion.problem import MOST_SIMULATED
+from ckptplan.recursion.tree import PlacedPart, Tree, unfold
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import play
 
@@ -47,7 +47,7 @@ class Tally(NamedTuple):
 
 
 #: The actions and pieces of a part, each with the number of times that it occurs.
-_Items: TypeAlias = list[tuple[Action | Piece, int]]
+_Items: TypeAlias = list[tuple[Action | PlacedPart, int]]
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> Tally:
@@ -58,7 +58,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0
     counter = _TreeCounter(tree, state_bytes, tape_bytes, cache_bytes)
     tallies, root = counter.tallies, counter.root
     # A piece waits twice: until it is unfolded, and until the pieces in it are counted.
-    waiting: list[tuple[Piece, _Items, list[Piece]]] = [(root, [], [])]
+    waiting: list[tuple[PlacedPart, _Items, list[PlacedPart]]] = [(root, [], [])]
     while waiting:
         piece, items, after = waiting.pop()
         if piece in tallies:
@@ -71,7 +71,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0
         after = [
             child if child.start < 2 else child._replace(start=1)
             for child, _ in items
-            if isinstance(child, Piece)
+            if isinstance(child, PlacedPart)
         ]
         waiting.append((piece, items, after))
         waiting += [(child, [], []) for child in after if child not in tallies]
@@ -94,11 +94,13 @@ class _TreeCounter:
         self.keeps_all = not tree.sizes.cache
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
-        self.tallies: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes, cache_bytes), {})
+        self.tallies: dict[PlacedPart, Tally] = tree.counted.setdefault(
+            (state_bytes, tape_bytes, cache_bytes), {}
+        )
         #: The whole sequence. It begins at step 0 only if its first chunk is ragged.
-        self.root = Piece(tree.root, start=0 if self.missing else 1)
+        self.root = PlacedPart(tree.root, start=0 if self.missing else 1)
 
-    def count(self, piece: Piece, items: _Items, after: list[Tally]) -> Tally:
+    def count(self, piece: PlacedPart, items: _Items, after: list[Tally]) -> Tally:
         writes = reads = advances = chunks = saves = loads = without = 0
         keeps = self.keeps_all or piece.part.cached
         local, remote = local_peak, remote_peak = self._held_at_start(piece, keeps=keeps)
@@ -111,7 +113,7 @@ class _TreeCounter:
         ran, ran_within = lacking - piece.part.steps * chunk, 0
         for item, times in items:
             match item:
-                case Piece(part=part, start=start):
+                case PlacedPart(part=part, start=start):
                     # Added up by name for speed: fronts count tens of thousands of parts.
                     inner = next(inners)
                     again, its_without, its_writes, its_reads = inner[:4]
@@ -156,7 +158,7 @@ class _TreeCounter:
         without += (not keeps) * (ran - ran_within)
         return Tally(ran, without, writes, reads, advances, chunks, saves, loads, local_peak, remote_peak)
 
-    def _held_at_start(self, piece: Piece, *, keeps: bool) -> tuple[int, int]:
+    def _held_at_start(self, piece: PlacedPart, *, keeps: bool) -> tuple[int, int]:
         """Return the local bytes and the remote states that are held for a part when it begins.
 
         If caches are kept, the local bytes include the caches of its steps.
@@ -176,17 +178,17 @@ def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
     """
     if not costs.overlaps_compute:
         return (True,)
-    return (True, False) if costs.steps <= MOST_PLAYED else (False,)
+    return (True, False) if costs.steps <= MOST_SIMULATED else (False,)
 
 
 def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
     """Return the cost of a tree: counted part by part, or simulated if transfers overlap or move caches."""
-    if is_played(tree, costs=costs):
+    if needs_simulation(tree, costs=costs):
         return play(tree.actions(), costs=costs)
     return _price_counts(_tally_at(tree, costs), costs)
 
 
-def is_played(tree: Tree, *, costs: StepCosts) -> bool:
+def needs_simulation(tree: Tree, *, costs: StepCosts) -> bool:
     """Return whether only a simulation gives the cost of a tree."""
     if tree.offloads:
         return True
@@ -211,7 +213,7 @@ def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
     return Totals(
         seconds=float(costs.serial_seconds(counted)),
         local_peak_bytes=counted.local_bytes
-        + (costs if counted.chunks == costs.steps else costs.charged).resident_bytes,
+        + (costs if counted.chunks == costs.steps else costs.with_chunk_workspace).resident_bytes,
         remote_peak_bytes=counted.remote_states * costs.remote_state_bytes,
         **{name: getattr(counted, name) for name in COUNTS},
     )

@@ -22,7 +22,7 @@ from ckptplan.recursion.tree import Tree, UnitSizes
 #: are of single precision, and may take more sums than those of single steps.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "blocks": 24 * 10**8, "thorough": 3 * 10**10}
 #: The most steps of a schedule that may be simulated for its time, and of all such schedules of a front.
-MOST_PLAYED = 200_000
+MOST_SIMULATED = 200_000
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6
 
@@ -75,7 +75,7 @@ class Prices:
         return self.advance, self.chunk, self.save, self.load
 
     @property
-    def covered(self) -> bool:
+    def recursion_is_exact(self) -> bool:
         """Whether local saves and loads are cheap enough for the recursions.
 
         Otherwise a detour by way of remote memory can replace one: a state is written and fetched back instead
@@ -85,14 +85,18 @@ class Prices:
         return save <= write + load and load <= write + read and min(save, load) <= read
 
     @property
-    def hold(self) -> float:
+    def fetch_price(self) -> float:
         """The cost of a local copy of a state that is due to be read: fetched, or read and saved."""
-        return min(self.save, self.load) if self.covered else self.save
+        return min(self.save, self.load) if self.recursion_is_exact else self.save
 
     def lowered(self, *, write: float, read: float) -> Prices:
         """Return prices with lower transfer prices that the recursions cover, for a lower bound."""
         lower = replace(self, write=write, read=read)
-        return lower if lower.covered else replace(lower, save=min(self.save, write), load=min(self.load, read))
+        return (
+            lower
+            if lower.recursion_is_exact
+            else replace(lower, save=min(self.save, write), load=min(self.load, read))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +162,10 @@ class Problem:
         return replace(self, free_bytes=units * self.unit, **changes)
 
     @property
-    def covered(self) -> bool:
+    def recursion_is_exact(self) -> bool:
         """Whether the recursion covers every legal schedule at its full cost."""
         at_full_cost = (self.prices.write, self.prices.read) == (self.least_write, self.least_read)
-        return at_full_cost and self.prices.covered
+        return at_full_cost and self.prices.recursion_is_exact
 
     def bound_by_memory(self) -> float:
         """Return the bound by memory, in seconds, counted in bytes however coarse the units of a table are."""

@@ -7,9 +7,9 @@ two kinds of schedules then:
 - segments of one length in remote memory, with an exact schedule inside them and for the rest;
 - chunks of several steps treated as one step, so that the tables are smaller.
 
-These tables are filled for a rung of memory (``_find_rung``), and every budget up to it reads its schedules and
-its bound from them. So the schedules of all budgets together are a list, and so are the bounds
-(``list_rungs``).
+These tables are filled for a range of budgets (``find_range``), and every budget of the range reads its
+schedules and its bound from them. So the schedules of all budgets together are a list, and so are the bounds
+(``list_ranges``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ckptplan.recursion.classical import (
     solve_classical,
 )
 from ckptplan.recursion.problem import (
-    MOST_PLAYED,
+    MOST_SIMULATED,
     WORK,
     Candidate,
     Problem,
@@ -42,7 +42,7 @@ from ckptplan.recursion.table_problem import (
     cached_tables,
     coarsen,
     cut_into_blocks,
-    find_rung,
+    find_range,
     list_price_bounds,
     longest_table,
     prove_bound,
@@ -72,14 +72,14 @@ def solve(problem: Problem) -> SolvedProblem | None:
     return _solve_by_tables(problem)
 
 
-def list_rungs(
+def list_ranges(
     problem: Problem, budgets: Sequence[int] | None = None
 ) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
-    """Yield the rungs of all budgets, ascending: free bytes, the solution within them, and bounds.
+    """Yield the ranges of all budgets, ascending: free bytes, the solution within them, and bounds.
 
-    With ``budgets`` of free bytes, rungs that none of them needs are left out.
+    With ``budgets`` of free bytes, ranges that none of them needs are left out.
 
-    The schedule that ``solve`` returns for a budget is in the solution of the first rung with no fewer free
+    The schedule that ``solve`` returns for a budget is in the solution of the first range with no fewer free
     bytes. A bound is free bytes and the least seconds that any schedule within them adds. The bound of
     ``solve`` for a budget is the first bound with no fewer free bytes, or ``Problem.bound_by_memory`` if this
     is larger.
@@ -91,20 +91,20 @@ def list_rungs(
         single = min(2 * tape, most) - 1
         one_tape = first <= single and is_classical(units=single, sizes=problem.sizes) and is_short(problem)
         one_tape &= not problem.cache_bytes
-        last = single if one_tape else min(find_rung(problem, first), most - 1) if first < most else most
-        rung = problem.within(last)
+        last = single if one_tape else min(find_range(problem, first), most - 1) if first < most else most
+        budget_range = problem.within(last)
         end = inf if last == most else (last + 1) * problem.unit
-        if problem.cache_bytes and not rung.is_affordable:
-            rung = replace(rung, effort=_SPARING[problem.effort])
+        if problem.cache_bytes and not budget_range.is_affordable:
+            budget_range = replace(budget_range, effort=_SPARING[problem.effort])
         is_wanted = budgets is None or any(first * problem.unit <= free < end for free in budgets)
-        solved = solve(replace(rung, front=one_tape)) if is_wanted else None
+        solved = solve(replace(budget_range, front=one_tape)) if is_wanted else None
         if solved is not None:
-            yield last * problem.unit, solved, _list_bounds(rung, solved)
+            yield last * problem.unit, solved, _list_bounds(budget_range, solved)
         first = last + 1
 
 
 def _list_bounds(problem: Problem, solved: SolvedProblem) -> list[tuple[int, float]]:
-    """Return the bounds of the budgets of a rung, whose schedules ``solved`` lists."""
+    """Return the bounds of the budgets of a range, whose schedules ``solved`` lists."""
     # A budget that does not hold another unit is no better.
     end = (problem.units + 1) * problem.unit - 1
     if solved.exact and solved.candidates:
@@ -137,8 +137,8 @@ def _solve_classical_with_actions(problem: Problem) -> SolvedProblem:
     ]
     return SolvedProblem(
         candidates=candidates,
-        least_extra=_least_extra(candidates) if problem.covered else prove_bound(problem),
-        exact=problem.covered,
+        least_extra=_least_extra(candidates) if problem.recursion_is_exact else prove_bound(problem),
+        exact=problem.recursion_is_exact,
     )
 
 
@@ -161,10 +161,10 @@ def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
 
 def _solve_by_tables(problem: Problem) -> SolvedProblem:
     """Return the solution from a table of the whole sequence, or of a part of it."""
-    rung = problem
+    budget_range = problem
     if not problem.is_affordable:
-        rung = problem.within(find_rung(problem, problem.units), alone=False)
-    coarse, free = coarsen(rung), problem.units * problem.unit
+        budget_range = problem.within(find_range(problem, problem.units), alone=False)
+    coarse, free = coarsen(budget_range), problem.units * problem.unit
     is_whole = coarse.is_affordable
     if is_whole:
         tables = cached_tables(coarse, steps=problem.steps, units=coarse.units)
@@ -173,7 +173,7 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
         candidates = [*_segment_candidates(coarse), *_chunk_candidates(coarse)]
     candidates = [candidate for candidate in candidates if candidate.local_bytes <= free]
     notes = _describe_rounding(coarse)
-    exact = is_whole and problem.covered and not notes
+    exact = is_whole and problem.recursion_is_exact and not notes
     if problem.front and not exact:
         candidates += _small_budget_candidates(problem)
     return SolvedProblem(
@@ -222,7 +222,7 @@ def _solve_with_caches(problem: Problem) -> SolvedProblem:
         candidates = [
             replace(candidate, build=partial(_offload, candidate))
             for candidate in candidates
-            if _count_moves(problem, candidate) <= MOST_PLAYED
+            if _count_moves(problem, candidate) <= MOST_SIMULATED
         ]
     return SolvedProblem(
         candidates=candidates,

@@ -156,15 +156,15 @@ def longest_table(problem: Problem, *, tape: int = 0) -> int:
     return bisect_left(range(1, problem.steps), True, key=is_too_long)
 
 
-def find_rung(problem: Problem, units: int) -> int:
+def find_range(problem: Problem, units: int) -> int:
     """Return the units of the tables, and of the bounds by prices, that a budget of ``units`` reads.
 
     The units of the largest affordable table of all steps, or of one tape if there is none, are doubled until
     they reach ``units``, but not beyond those of all tapes.
     """
-    rung = max(most_units(problem.steps, effort=problem.effort), problem.sizes.tape)
-    doublings = max(0, (-(-units // rung) - 1).bit_length())
-    return min(rung << doublings, problem.all_tapes)
+    top = max(most_units(problem.steps, effort=problem.effort), problem.sizes.tape)
+    doublings = max(0, (-(-units // top) - 1).bit_length())
+    return min(top << doublings, problem.all_tapes)
 
 
 #: For bounds by prices: the most units of memory, in all and for each state or tape, and the sums of a table
@@ -175,24 +175,24 @@ _MOST_UNITS, _UNITS_EACH, _SUMS_FOR_A_STEP = 2**15, 128, 200_000
 def list_price_bounds(problem: Problem) -> tuple[int, Values]:
     """Return a unit, and the bound by prices on the cost of schedules within each number of such units.
 
-    The budgets of a rung have the same units and bounds. There are no bounds if the sweep would take too long.
+    The budgets of a range have the same units and bounds. There are no bounds if the sweep would take too long.
     """
-    lowered, rung = problem.lowered(), find_rung(problem, problem.units)
+    lowered, top = problem.lowered(), find_range(problem, problem.units)
     # In the lowered problem, caches take no memory.
     sizes = UnitSizes(problem.sizes.state, problem.sizes.tape - problem.sizes.cache)
-    held = rung // min(sizes[:2]) + 1
+    held = top // min(sizes[:2]) + 1
     most_levels = WORK[problem.effort] // _SUMS_FOR_A_STEP // held
     if most_levels < 3:
         return problem.unit, np.zeros(0)
-    unit, total = problem.unit, rung * problem.unit
+    unit, total = problem.unit, top * problem.unit
     most_units = min(_MOST_UNITS, _UNITS_EACH * held)
-    if rung > most_units:
+    if top > most_units:
         sizes_in_bytes = lowered.state_bytes, lowered.tape_bytes
         _, unit = choose_unit(
             *sizes_in_bytes, steps=problem.steps, total=total, most_units=most_units, down=True
         )
         sizes = UnitSizes(*(size // unit for size in sizes_in_bytes))
-    is_first = find_rung(problem, problem.sizes.tape) == rung
+    is_first = find_range(problem, problem.sizes.tape) == top
     return unit, bound_by_prices(
         steps=problem.steps,
         units=total // unit,

@@ -117,7 +117,7 @@ class Tables(PartValues):
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         #: The cost of running 0, 1, 2, ... steps again.
         prices = self.prices
-        recompute, write, read, hold = prices.recompute, prices.write, prices.read, prices.hold
+        recompute, write, read, fetch_price = prices.recompute, prices.write, prices.read, prices.fetch_price
         self.reruns: Values = (np.arange(last + 1) * recompute).astype(precision)
         has_remote = write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
@@ -146,7 +146,7 @@ class Tables(PartValues):
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
             held = local[:-state]
             remote[:state] = recorded[:state]
-            np.minimum(recorded[state:], held + hold if hold else held, out=remote[state:])
+            np.minimum(recorded[state:], held + fetch_price if fetch_price else held, out=remote[state:])
             if first < stop and has_remote and (count := self._count_columns(least_local, new_remote[least:])):
                 columns = slice(least, least + count)
                 least_remote = split_remote.least(t, first, stop, columns, more=caches)
@@ -199,9 +199,13 @@ class Tables(PartValues):
         room = min(units + (state if where is Where.LOCAL else 0), self.units)
         if self.chunk[steps, room] + prices.chunk == value:
             return self._decide_chunk(steps, room)
-        hold = prices.hold if where is Where.REMOTE else prices.save
-        if where is not Where.LOCAL and state <= units and self.local[steps, units - state] + hold == value:
-            return Decision(Choice.FETCH if hold < prices.save else Choice.CHECKPOINT)
+        fetch_price = prices.fetch_price if where is Where.REMOTE else prices.save
+        if (
+            where is not Where.LOCAL
+            and state <= units
+            and self.local[steps, units - state] + fetch_price == value
+        ):
+            return Decision(Choice.FETCH if fetch_price < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
             return choose_store(self.decide, part)
         if self._value_kept(part) == value:

@@ -73,7 +73,7 @@ CACHE_UNITS = "cache_units"
 OFFLOADED_STEPS = "offloaded_steps"
 
 
-class Piece(NamedTuple):
+class PlacedPart(NamedTuple):
     """A part that begins at step ``start``.
 
     ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled, ``unread``
@@ -89,14 +89,16 @@ class Piece(NamedTuple):
 
 
 def reverse(
-    piece: Piece, decision: Decision, sizes: UnitSizes, *, offloads: bool = False
-) -> Iterable[Action | Piece]:
+    piece: PlacedPart, decision: Decision, sizes: UnitSizes, *, offloads: bool = False
+) -> Iterable[Action | PlacedPart]:
     """Return the actions and smaller parts, in order, by which a decision reverses a part."""
     items = _reverse(piece, decision, sizes)
     return _offload(items, piece, sizes) if offloads and not piece.part.cached else items
 
 
-def _offload(items: Iterable[Action | Piece], whole: Piece, sizes: UnitSizes) -> Iterator[Action | Piece]:
+def _offload(
+    items: Iterable[Action | PlacedPart], whole: PlacedPart, sizes: UnitSizes
+) -> Iterator[Action | PlacedPart]:
     """Yield the items with transfers that keep the caches of unrecorded steps in remote memory.
 
     If the caches of a run do not fit in the memory of the part, the steps run, and their caches move, in
@@ -116,23 +118,23 @@ def _offload(items: Iterable[Action | Piece], whole: Piece, sizes: UnitSizes) ->
                 if absent:
                     yield Transfer((), _REMOTE, _LOCAL, (start, stop))
                 yield item
-            case Piece(part, start) if part.cached:
+            case PlacedPart(part, start) if part.cached:
                 if absent:
                     yield Transfer((), _REMOTE, _LOCAL, (start, start + part.steps))
                 yield item
-            case Piece(start=start):
+            case PlacedPart(start=start):
                 # The first steps of a part come last, and have run before.
                 yield item._replace(absent=absent or _has_run(item, whole))
             case _:
                 yield item
 
 
-def _has_run(piece: Piece, whole: Piece) -> bool:
+def _has_run(piece: PlacedPart, whole: PlacedPart) -> bool:
     """Return whether the steps of a piece have run: all steps of a part have, but those of its last piece."""
     return piece.start + piece.part.steps < whole.start + whole.part.steps
 
 
-def _reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Action | Piece]:
+def _reverse(piece: PlacedPart, decision: Decision, sizes: UnitSizes) -> Iterable[Action | PlacedPart]:
     choice, length, _ = decision
     if choice is Choice.KEEP:
         return [piece._replace(part=piece.part._replace(cached=True))]
@@ -145,11 +147,11 @@ def _reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Act
             freed = sizes.state if where is Where.LOCAL else 0
             items += _record(max(length, 1), Part(Where.UNSTORED, steps, units + freed, cached), start, sizes)
         case Choice.CHECKPOINT:
-            items.append(Piece(Part(Where.LOCAL, steps, units - sizes.state, cached), start, unsaved=True))
+            items.append(PlacedPart(Part(Where.LOCAL, steps, units - sizes.state, cached), start, unsaved=True))
         case Choice.OFFLOAD:
-            items += (Save(start, _REMOTE), Piece(Part(Where.REMOTE, steps, units, cached), start))
+            items += (Save(start, _REMOTE), PlacedPart(Part(Where.REMOTE, steps, units, cached), start))
         case Choice.FETCH:
-            held = Piece(Part(Where.LOCAL, steps, units - sizes.state, cached), start)
+            held = PlacedPart(Part(Where.LOCAL, steps, units - sizes.state, cached), start)
             items += (Transfer((start,), _REMOTE, _LOCAL), Load(start, _LOCAL), held)
         case Choice.SEGMENTS:
             return chain(items, _reverse_segments(piece.part, decision, start, sizes))
@@ -158,10 +160,10 @@ def _reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Act
     return items
 
 
-def _begin(piece: Piece, choice: Choice, sizes: UnitSizes) -> tuple[list[Action | Piece], Part]:
+def _begin(piece: PlacedPart, choice: Choice, sizes: UnitSizes) -> tuple[list[Action | PlacedPart], Part]:
     """Return the actions on the first state that precede a decision, and the part after them."""
     part, start, unsaved, unread, _ = piece
-    items: list[Action | Piece] = []
+    items: list[Action | PlacedPart] = []
     if unread and choice is not Choice.FETCH:
         items.append(Load(start, _REMOTE))
     if unsaved and part.where is Where.LOCAL:
@@ -178,15 +180,15 @@ def _begin(piece: Piece, choice: Choice, sizes: UnitSizes) -> tuple[list[Action 
 _DROPPING = (Choice.TAPE, Choice.RECORD, Choice.CHECKPOINT)
 
 
-def _record(steps: int, part: Part, start: int, sizes: UnitSizes) -> list[Action | Piece]:
+def _record(steps: int, part: Part, start: int, sizes: UnitSizes) -> list[Action | PlacedPart]:
     """Record the first steps of a part, reverse the other steps, and then reverse the first steps."""
     stop, left = start + steps, part.steps - steps
     units = part.units - steps * sizes.tape
-    after = [Piece(Part(Where.UNSTORED, left, units, part.cached), stop)] if left else []
+    after = [PlacedPart(Part(Where.UNSTORED, left, units, part.cached), stop)] if left else []
     return [Record(start, stop), *after, Backward(start, stop)]
 
 
-def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> list[Action | Piece]:
+def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> list[Action | PlacedPart]:
     """Advance, record the last of these steps for SPLIT_RECORD, reverse the rest, then the first steps."""
     where, steps, units, cached = part
     choice, length, repeats = decision
@@ -195,16 +197,16 @@ def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes)
     middle, rest = start + head, steps - head
     # The caches of the first steps are held while the rest is reversed.
     left = units - head * sizes.cache if cached else units
-    items: list[Action | Piece] = [_advance(start, middle, cached, sizes)]
+    items: list[Action | PlacedPart] = [_advance(start, middle, cached, sizes)]
     if recorded:
         items += _record(recorded, Part(Where.UNSTORED, rest, left, cached), middle, sizes)
     elif choice is Choice.SPLIT and where is Where.LOCAL:
-        items.append(Piece(Part(Where.LOCAL, rest, left - sizes.state, cached), middle, unsaved=True))
+        items.append(PlacedPart(Part(Where.LOCAL, rest, left - sizes.state, cached), middle, unsaved=True))
     else:
-        items.append(Piece(Part(Where.UNSTORED, rest, left, cached), middle))
+        items.append(PlacedPart(Part(Where.UNSTORED, rest, left, cached), middle))
     if where is not Where.REMOTE:
         items.append(Load(start, _LOCAL))
-    items.append(Piece(Part(where, head, units, cached), start, unread=where is Where.REMOTE))
+    items.append(PlacedPart(Part(where, head, units, cached), start, unread=where is Where.REMOTE))
     return items
 
 
@@ -212,25 +214,27 @@ def _advance(start: int, stop: int, cached: bool, sizes: UnitSizes) -> Advance:
     return Advance(start, stop, None if cached or not sizes.cache else 0)
 
 
-def _reverse_segments(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> Iterator[Action | Piece]:
+def _reverse_segments(
+    part: Part, decision: Decision, start: int, sizes: UnitSizes
+) -> Iterator[Action | PlacedPart]:
     _, steps, units, _ = part
     _, length, repeats = decision
     starts = range(start, start + repeats * length, length)
     for first in starts:
         yield Save(first, _REMOTE)
         yield _advance(first, first + length, False, sizes)
-    yield Piece(Part(Where.UNSTORED, steps - repeats * length, units), start + repeats * length)
+    yield PlacedPart(Part(Where.UNSTORED, steps - repeats * length, units), start + repeats * length)
     for first in reversed(starts):
-        yield Piece(Part(Where.REMOTE, length, units), first, unread=True)
+        yield PlacedPart(Part(Where.REMOTE, length, units), first, unread=True)
 
 
-def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Action | Piece, int]]:
+def unfold(piece: PlacedPart, decision: Decision, sizes: UnitSizes) -> list[tuple[Action | PlacedPart, int]]:
     """Return the items of ``reverse`` with their counts; of SEGMENTS, the second stands for all later ones."""
     if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
         return [(item, 1) for item in _reverse(piece, decision, sizes)]
     later = decision.repeats - 1
     where, steps, units, _ = piece.part
-    two = Piece(Part(where, steps - (later - 1) * decision.length, units), piece.start)
+    two = PlacedPart(Part(where, steps - (later - 1) * decision.length, units), piece.start)
     times = (1, 1, later, later, 1, later, 1)
     return list(zip(_reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
 
@@ -287,10 +291,10 @@ class Tree:
             if part not in visited:
                 visited.add(part)
                 yield part
-                after = unfold(Piece(part), self.decisions[part], self.sizes)
-                waiting.extend(item.part for item, _ in after if isinstance(item, Piece))
+                after = unfold(PlacedPart(part), self.decisions[part], self.sizes)
+                waiting.extend(item.part for item, _ in after if isinstance(item, PlacedPart))
 
-    def settle(self) -> None:
+    def drop_table(self) -> None:
         """Release the table behind the decisions, once all schedules that share them have been counted.
 
         A tree whose counts a closed form gave has neither decisions nor a table: it still makes decisions.
@@ -305,12 +309,12 @@ class Tree:
 
     def actions(self) -> Iterator[Action]:
         """Yield the actions of the schedule. Raises KeyError for a part without a decision."""
-        waiting: list[Iterator[Action | Piece]] = [iter([Piece(self.root)])]
+        waiting: list[Iterator[Action | PlacedPart]] = [iter([PlacedPart(self.root)])]
         while waiting:
             item = next(waiting[-1], None)
             if item is None:
                 waiting.pop()
-            elif isinstance(item, Piece):
+            elif isinstance(item, PlacedPart):
                 decision = self.decisions[item.part]
                 waiting.append(iter(reverse(item, decision, self.sizes, offloads=self.offloads)))
             else:
@@ -318,14 +322,14 @@ class Tree:
 
     def count_offloaded(self) -> int:
         """Return the number of steps whose caches leave in the first sweep; 0 if the tree offloads none."""
-        piece: Piece | None = Piece(self.root)
+        piece: PlacedPart | None = PlacedPart(self.root)
         moved = 0
         while self.offloads and piece is not None and not piece.part.cached:
             whole, piece = piece, None
             for item in _reverse(whole, self.decisions[whole.part], self.sizes):
                 if isinstance(item, Advance):
                     moved += self._first_step(item.stop) - self._first_step(item.start)
-                elif isinstance(item, Piece):
+                elif isinstance(item, PlacedPart):
                     # The first piece has the last steps.
                     piece = item
                     break

@@ -217,7 +217,7 @@ class Question:
             return find_least(objective(cost), limits.keeps(cost))
 
         return Task(
-            costs=costs.charged,
+            costs=costs.with_chunk_workspace,
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
@@ -246,7 +246,7 @@ class Question:
     def _least_costs(self, strategy: Solved) -> StepCosts:
         """Return the least costs of a strategy: without workspace of chunks, if it may record single steps."""
         costs = strategy.costs_of(self.costs)
-        return costs if strategy.records_one_by_one else costs.charged
+        return costs if strategy.records_one_by_one else costs.with_chunk_workspace
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -320,7 +320,7 @@ class Question:
         closed = self.for_closed_forms().replace(local_bytes=None, resolution=0.0)
         small = closed._find_first(Preference(objective=least_memory))
         fast = closed._find_first(Preference(objective=least_time))
-        charged = self.costs.charged
+        charged = self.costs.with_chunk_workspace
         high = charged.resident_bytes + charged.steps * charged.recorded_bytes
         ends = [strategy.least_local_bytes(self._least_costs(strategy)) for strategy in self._solved_strategies]
         if small is not None and fast is not None:

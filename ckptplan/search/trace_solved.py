@@ -1,6 +1,6 @@
 """Finds the front of a solved strategy, and lower bounds on the time of any schedule.
 
-A strategy lists the schedules of all budgets (``Solved.list_rungs``). So its front and its plan within a
+A strategy lists the schedules of all budgets (``Solved.list_ranges``). So its front and its plan within a
 budget, which is in the list, never disagree. If listed schedules need more remote memory than there is, budgets
 are solved one after another, each as if it were asked for alone:
 
@@ -20,17 +20,17 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, Integers
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import MOST_PLAYED
+from ckptplan.recursion.problem import MOST_SIMULATED
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import Rung, Solved
+from ckptplan.strategies.solved import BudgetRange, Solved
 
 #: With up to this many levels of memory, every budget is solved.
 _FEW_LEVELS = 256
-#: Parts of a rung in which progress is reported.
+#: Parts of a range in which progress is reported.
 _PARTS = 1_000
 #: The number of budgets that are solved if there are more levels.
 _FEW_BUDGETS = 24
@@ -113,17 +113,17 @@ class _Search:
 
         Schedules with little local memory may need more remote memory than there is.
         """
-        question, rungs = self.question.replace(local_bytes=None), list[Rung]()
+        question, ranges = self.question.replace(local_bytes=None), list[BudgetRange]()
         task = dataclasses.replace(
             question.task(self.strategy, least_time),
-            progress=lambda done, total: self._report(len(rungs) + done / max(1, total)),
+            progress=lambda done, total: self._report(len(ranges) + done / max(1, total)),
         )
         budgets = None if self.budgets is None else self.budgets.tolist()
         answers, most = list[Answer](), 0
-        for rung in self.strategy.list_rungs(task, is_beaten=self._is_beaten, budgets=budgets):
-            rungs.append(rung)
-            self._report(len(rungs))
-            for listed_answer in filter(task.allows, rung.answers):
+        for budget_range in self.strategy.list_ranges(task, is_beaten=self._is_beaten, budgets=budgets):
+            ranges.append(budget_range)
+            self._report(len(ranges))
+            for listed_answer in filter(task.allows, budget_range.answers):
                 answer = listed_answer.at(question.costs)
                 cost = answer.cost(question.costs)
                 if question.limits.keeps(cost)[0]:
@@ -131,13 +131,13 @@ class _Search:
                     answers.append(dataclasses.replace(answer, key=key))
                 elif not cost.within(question.budget)[0]:
                     most = max(most, int(cost.local_peak_bytes[0]))
-        bounds = _bound_rungs(rungs) if question.releases_caches(self.strategy) else NO_BOUNDS
+        bounds = _bound_ranges(ranges) if question.releases_caches(self.strategy) else NO_BOUNDS
         return answers, bounds, most
 
-    def _report(self, rungs: float) -> None:
-        """Report the number of rungs that are done; the total is not known."""
+    def _report(self, ranges: float) -> None:
+        """Report the number of ranges that are done; the total is not known."""
         if self.question.progress is not None:
-            self.question.progress(int(_PARTS * rungs), int(_PARTS * (rungs + 1)))
+            self.question.progress(int(_PARTS * ranges), int(_PARTS * (ranges + 1)))
 
     def walk(self) -> Iterator[Answer]:
         """Solve every level: the next budget is just below the memory that the last schedule needs."""
@@ -163,7 +163,7 @@ class _Search:
         costs, budgets, count = self.question.costs, self.budgets, _FEW_BUDGETS
         if costs.overlaps_compute:
             # Schedules of long sequences take seconds to simulate.
-            count = min(_FEW_BUDGETS, max(2, MOST_PLAYED // costs.steps))
+            count = min(_FEW_BUDGETS, max(2, MOST_SIMULATED // costs.steps))
         if budgets is None:
             most = _most_useful_bytes(self.question) - costs.resident_bytes
             free = np.geomspace(costs.tape_bytes, most, count).round()
@@ -187,7 +187,7 @@ class _Search:
 
 def _most_useful_bytes(question: Question) -> int:
     """Return the memory that plain backpropagation needs; more memory never helps."""
-    costs = question.costs.charged
+    costs = question.costs.with_chunk_workspace
     return costs.resident_bytes + costs.steps * costs.recorded_bytes
 
 
@@ -236,11 +236,19 @@ def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
     )
 
 
-def _bound_rungs(rungs: Sequence[Rung]) -> LowerBounds:
+def _bound_ranges(ranges: Sequence[BudgetRange]) -> LowerBounds:
     """Combine the bounds on schedules of single steps with the bounds on other schedules."""
-    least_single = max((rung.single_bound for rung in rungs if rung.single_bound is not None), default=None)
+    least_single = max(
+        (budget_range.single_bound for budget_range in ranges if budget_range.single_bound is not None),
+        default=None,
+    )
     general, single = (
-        _collect_bounds(pair for rung in rungs if (rung.single_bound is None) is mixed for pair in rung.bounds)
+        _collect_bounds(
+            pair
+            for budget_range in ranges
+            if (budget_range.single_bound is None) is mixed
+            for pair in budget_range.bounds
+        )
         for mixed in (True, False)
     )
     if least_single is None:

@@ -54,15 +54,16 @@ class Answer:
         """Which caches the schedule keeps."""
         return self.strategy.name_cache(self.parameters, splits=self.splits)
 
-    def settle(self) -> None:
+    def drop_table(self) -> None:
         """Release the table behind the tree, once all schedules that share it have their cost."""
         if isinstance(self.schedule, Tree):
-            self.schedule.settle()
+            self.schedule.drop_table()
 
     def at(self, costs: StepCosts) -> Answer:
-        """Return the answer, solved at ``costs.charged``, at ``costs``: single steps need less workspace.
+        """Return the answer, solved at ``costs.with_chunk_workspace``, at ``costs``.
 
-        The costs that it was solved at may also count the caches as resident bytes.
+        A schedule of single steps needs no workspace of chunks. The costs that the answer was solved at may
+        also count the caches as resident bytes.
         """
         if self.solved is None or self.solved_at is costs:
             return self

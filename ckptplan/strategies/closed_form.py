@@ -161,7 +161,7 @@ class ClosedForm(Strategy):
         if model == "paper":
             if self.printed is None:
                 raise no_equation(self.name)
-            return self.printed(low=low, high=high, costs=costs.with_resident_caches.charged)
+            return self.printed(low=low, high=high, costs=costs.with_resident_caches.with_chunk_workspace)
         return self._price(self._count_all(low=low, high=high, costs=costs), low=low, high=high, costs=costs)
 
     def count_cached(

@@ -23,7 +23,7 @@ from ckptplan.recursion.problem import (
     most_units,
 )
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
-from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
+from ckptplan.strategies.solved import BudgetRange, IsBeaten, Solved, Task
 
 
 class Memorising(Solved):
@@ -38,9 +38,9 @@ class Memorising(Solved):
         candidates = self._tabulate(task, units) if units <= most_units(task.costs.steps) else []
         return [as_family(candidates, task.costs)]
 
-    def list_rungs(
+    def list_ranges(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
-    ) -> Iterator[Rung]:
+    ) -> Iterator[BudgetRange]:
         costs = task.costs
         _, _, units = _convert_to_units(costs, Budget())
         candidates = self._tabulate(task, min(units, most_units(costs.steps)))
@@ -48,7 +48,9 @@ class Memorising(Solved):
             candidates = choose_within(
                 candidates, [local_bytes - costs.resident_bytes for local_bytes in budgets]
             )
-        yield Rung(answers=[self.answer_with(candidate.build(), costs=costs) for candidate in candidates])
+        yield BudgetRange(
+            answers=[self.answer_with(candidate.build(), costs=costs) for candidate in candidates]
+        )
 
     def _tabulate(self, task: Task, units: int) -> list[Candidate]:
         """Return a schedule for each budget that allows a faster one than all smaller budgets."""

@@ -21,9 +21,9 @@ from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import is_played, least_seconds_of, memory_variants
+from ckptplan.recursion.pricing import least_seconds_of, memory_variants, needs_simulation
 from ckptplan.recursion.problem import (
-    MOST_PLAYED,
+    MOST_SIMULATED,
     Family,
     Prices,
     Problem,
@@ -43,7 +43,7 @@ from ckptplan.recursion.tree import (
 )
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits
-from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
+from ckptplan.strategies.solved import BudgetRange, IsBeaten, Solved, Task
 
 #: The longest sequence: a plan holds two decisions for each step.
 _MOST_STEPS = 50_000
@@ -302,41 +302,45 @@ class Optimal(Solved):
                 low = surcharge
             surcharge = 4 * surcharge if high == inf else (low + high) / 2
 
-    def list_rungs(
+    def list_ranges(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
-    ) -> Iterator[Rung]:
+    ) -> Iterator[BudgetRange]:
         """Yield the schedules of chunks of any length, and then those that record each step by itself."""
-        yield from map(_settle, self._list_rungs(task, is_beaten=is_beaten, budgets=budgets))
+        yield from map(_drop_tables, self._list_ranges(task, is_beaten=is_beaten, budgets=budgets))
         costs = task.single
         single_bound = inf if costs is None else self._bound_single_steps(costs, task.budget)
         if costs is None or single_bound == inf:
             return
         without_chunks, chunk_seconds = _without_chunk_costs(costs)
-        for rung in self._list_rungs(
+        for budget_range in self._list_ranges(
             replace(task, costs=without_chunks),
             is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + chunk_seconds),
             budgets=budgets,
         ):
-            split_answers = (self._record_single_steps(answer, costs) for answer in rung.answers)
-            yield _settle(
-                Rung(
+            split_answers = (self._record_single_steps(answer, costs) for answer in budget_range.answers)
+            yield _drop_tables(
+                BudgetRange(
                     answers=[answer for answer in split_answers if answer is not None],
-                    bounds=[(local_bytes, seconds + chunk_seconds) for local_bytes, seconds in rung.bounds],
+                    bounds=[
+                        (local_bytes, seconds + chunk_seconds) for local_bytes, seconds in budget_range.bounds
+                    ],
                     single_bound=single_bound,
                 )
             )
 
-    def _list_rungs(self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None) -> Iterator[Rung]:
+    def _list_ranges(
+        self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None
+    ) -> Iterator[BudgetRange]:
         """Yield the schedules of each variant of the problem, range by range of budgets.
 
         The variants are those of ``memory_variants``, and one whose caches move to remote memory if that
         gains time. The last schedule is that of ``find_reread``.
         """
-        from ckptplan.recursion.solver import list_rungs, solve
+        from ckptplan.recursion.solver import list_ranges, solve
 
         costs = task.costs
         has_remote = _fits_remotely(costs, task.budget)
-        remaining = MOST_PLAYED // costs.steps
+        remaining = MOST_SIMULATED // costs.steps
         open_budgets = budgets
         if budgets is not None:
             open_budgets = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
@@ -352,8 +356,8 @@ class Optimal(Solved):
             buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
             used = costs.resident_bytes + buffers
             free_bytes = None if open_budgets is None else [local_bytes - used for local_bytes in open_budgets]
-            for free, rung, bounds in list_rungs(replace(problem, progress=task.progress), free_bytes):
-                solved = rung if free_bytes is None else _keep_best(rung, free_bytes)
+            for free, budget_range, bounds in list_ranges(replace(problem, progress=task.progress), free_bytes):
+                solved = budget_range if free_bytes is None else _keep_best(budget_range, free_bytes)
                 if remote and costs.overlaps_compute:
                     answers, played = self._simulate_some(solved, costs, is_beaten=is_beaten, most=remaining)
                     remaining -= played
@@ -367,7 +371,7 @@ class Optimal(Solved):
                 proves_bounds = (
                     remote == has_remote and not offloads and not (costs.overlaps_compute and has_remote)
                 )
-                yield Rung(
+                yield BudgetRange(
                     answers=answers,
                     bounds=[
                         (costs.resident_bytes + top, costs.sweep_seconds + extra)
@@ -376,7 +380,7 @@ class Optimal(Solved):
                 )
         reread = find_reread(costs, task.budget)
         built = [self.answer_with(reread.build(place), costs=costs) for place in range(len(reread))]
-        yield Rung(answers=built, bounds=_list_bounds_by_memory(costs, budgets))
+        yield BudgetRange(answers=built, bounds=_list_bounds_by_memory(costs, budgets))
 
     def _is_open(self, local_bytes: int, task: Task, *, is_beaten: IsBeaten) -> bool:
         """Return whether a schedule within a budget may beat the known ones by more than the resolution."""
@@ -408,8 +412,8 @@ class Optimal(Solved):
             least = least_seconds_of(tree, costs=costs) * (1 - SUM_ROUNDING)
             if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
                 trees.append(tree)
-        counted = [tree for tree in trees if not is_played(tree, costs=costs)]
-        played = _spread([tree for tree in trees if is_played(tree, costs=costs)], most)
+        counted = [tree for tree in trees if not needs_simulation(tree, costs=costs)]
+        played = _spread([tree for tree in trees if needs_simulation(tree, costs=costs)], most)
         answers = [self.answer_with(tree, costs=costs, notes=solved.notes) for tree in [*counted, *played]]
         return answers, len(played)
 
@@ -438,11 +442,11 @@ class Optimal(Solved):
         return any(task.best_of([answer]) is not None for answer in chain(built, charged, alternatives))
 
 
-def _settle(rung: Rung) -> Rung:
-    """Release the tables behind the schedules of a rung, before the tables of the next rung are filled."""
-    for answer in rung.answers:
-        answer.settle()
-    return rung
+def _drop_tables(budget_range: BudgetRange) -> BudgetRange:
+    """Release the tables behind the schedules of a range, before the tables of the next range are filled."""
+    for answer in budget_range.answers:
+        answer.drop_table()
+    return budget_range
 
 
 def _without_chunk_costs(costs: StepCosts) -> tuple[StepCosts, float]:

@@ -74,7 +74,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class BudgetRange:
     """Schedules of some local budgets.
 
     ``bounds`` are local budgets, each with the least seconds of any schedule within it. The bound of a listed
@@ -115,9 +115,9 @@ class Solved(Strategy):
         return costs.resident_bytes + least
 
     @abstractmethod
-    def list_rungs(
+    def list_ranges(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
-    ) -> Iterator[Rung]:
+    ) -> Iterator[BudgetRange]:
         """Yield the schedules that ``solve`` returns for all local budgets, or for each of ``budgets``.
 
         It may yield other schedules, too, and some may need more remote memory than there is. Schedules for

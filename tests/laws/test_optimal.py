@@ -44,7 +44,7 @@ def test_law_4_no_strategy_beats_the_optimum(costs: StepCosts, local: int) -> No
     # Where a local save or load costs more than a detour by way of remote memory, the bound lies below.
     assert best.least_seconds is not None
     assert best.least_seconds <= best.key[0] * (1 + 1e-12)
-    if Prices.of(costs, remote=True).covered:
+    if Prices.of(costs, remote=True).recursion_is_exact:
         assert best.least_seconds == pytest.approx(best.key[0], rel=1e-12)
         assert all(best.key[0] <= answer.key[0] * (1 + 1e-12) for answer in answers)
 
@@ -289,14 +289,14 @@ def test_long_sequences_beside_compute_are_counted_and_not_played(
     played: list[int] = []
 
     def counted(actions: Iterable[Action], **given: Any) -> Trace:
-        some = list(islice(actions, problems.MOST_PLAYED + 1))
+        some = list(islice(actions, problems.MOST_SIMULATED + 1))
         played.append(len(some))
         return play(some, **given)
 
     monkeypatch.setattr(pricing, "play", counted)
     costs = changed(two_sizes(steps, 1, 3, 1.0), overlaps_compute=True)
     winner = ask(costs=costs, budget=Budget(local_bytes=local), strategies=("optimal",)).best()
-    assert sum(played) <= problems.MOST_PLAYED
+    assert sum(played) <= problems.MOST_SIMULATED
     assert winner is None or totals_of(winner).messages == 0
 
 

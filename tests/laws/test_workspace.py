@@ -33,7 +33,8 @@ def test_a_schedule_takes_the_workspace_if_a_chunk_has_several_steps(costs: Step
     budget = Budget(local_bytes=costs.resident_bytes + local)
     without = changed(costs, chunk_bytes=0)
     free, answers, charged = (
-        ask(costs=priced, budget=budget, strategies=ALL).rank() for priced in (without, costs, costs.charged)
+        ask(costs=priced, budget=budget, strategies=ALL).rank()
+        for priced in (without, costs, costs.with_chunk_workspace)
     )
     rankings = (free, answers, charged)
     times = [{answer.strategy.name: answer.key[0] for answer in ranked} for ranked in rankings]

@@ -50,10 +50,10 @@ def check_recursion(seed: int, *, most: int) -> bool:
     for charged in (paid, paid.lowered(write=prices.write, read=prices.read)):
         tables = Tables(steps=steps, units=units, sizes=sizes, prices=charged)
         values.append(tables.value(Part(Where.UNSTORED, steps, units)) + steps * prices.forward)
-    if paid.covered:
+    if paid.recursion_is_exact:
         assert values == [pytest.approx(expected, abs=1e-9)] * 2, seed
     assert values[1] - 1e-9 <= expected <= values[0] + 1e-9, seed
-    return paid.covered
+    return paid.recursion_is_exact
 
 
 def check_plan(seed: int, *, most: int, workspace: int = 0) -> bool:
@@ -83,7 +83,7 @@ def check_plan(seed: int, *, most: int, workspace: int = 0) -> bool:
         return True
     assert answer.least_seconds is not None
     assert answer.least_seconds - 1e-9 <= expected <= answer.key[0] + 1e-9, seed
-    if room is None and charge(prices).covered:
+    if room is None and charge(prices).recursion_is_exact:
         assert answer.key[0] == pytest.approx(expected, abs=1e-9), seed
     return answer.key[0] <= answer.least_seconds * (1 + 1e-9)
 

@@ -69,7 +69,7 @@ def random_job(seed: int, *, steps: int) -> tuple[StepCosts, Budget]:
     """A job that the recursion covers, and a budget; one in three has no remote memory."""
     random = Random(seed)  # noqa: S311 - no secret
     costs = random_costs(random, steps=steps)
-    while not Prices.of(costs, remote=True).covered:
+    while not Prices.of(costs, remote=True).recursion_is_exact:
         costs = random_costs(random, steps=steps)
     least = costs.recorded_bytes
     free = random.randint(least, least + 3 * (costs.state_bytes + costs.cache_bytes) + random.randint(0, 4))
@@ -311,13 +311,13 @@ def test_a_front_holds_the_plan_of_every_budget(seed: int, steps: int) -> None:
     """Tables for the most memory decide for less memory, too."""
     costs, budget = random_job(seed, steps=steps)
     task = task_of(costs, replace(budget, local_bytes=None), alone=False)
-    rungs = list(OPTIMAL.list_rungs(task, is_beaten=lambda *_: False))
-    answers = [totals_of(answer) for rung in rungs for answer in rung.answers]
+    ranges = list(OPTIMAL.list_ranges(task, is_beaten=lambda *_: False))
+    answers = [totals_of(answer) for budget_range in ranges for answer in budget_range.answers]
     for free in range(costs.recorded_bytes, steps * costs.recorded_bytes + 1, 3):
         alone = find(costs, replace(budget, local_bytes=free))
         listed = min((one.seconds for one in answers if one.local_peak_bytes <= free), default=inf)
         assert listed == pytest.approx(inf if alone is None else totals_of(alone).seconds, rel=EXACT)
-        ends = [bound for rung in rungs for bound in rung.bounds]
+        ends = [bound for budget_range in ranges for bound in budget_range.bounds]
         least = min(seconds for local_bytes, seconds in ends if local_bytes >= free)
         assert least <= listed * (1 + EXACT)
 
