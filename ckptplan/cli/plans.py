@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -106,10 +106,10 @@ def simulate(
         if trace:
             sinks.append(stack.enter_context(traced(loaded, trace, schedule=schedule)).add)
         if gantt:
-            from ckptplan.report.sketch import Sketch
+            from ckptplan.report.sketch import TimelineCollector
 
-            sketch = Sketch(loaded)
-            sinks.append(sketch.add)
+            timeline = TimelineCollector(loaded)
+            sinks.append(timeline.add)
         with progress_bar("playing the schedule") as progress:
             playback = play(loaded, schedule=schedule, sink=forward_event if sinks else None, progress=progress)
         view = view_simulation(loaded, playback, schedule=schedule)
@@ -117,7 +117,7 @@ def simulate(
         if gantt:
             from ckptplan.report.plots import make_picture
 
-            draw = partial(make_picture, loaded, sketch=sketch, schedule=schedule)
+            draw = partial(make_picture, loaded, sketch=timeline.finish(), schedule=schedule)
             out.save_picture(gantt, draw, size=size)
     if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
@@ -175,8 +175,8 @@ def report(
 ) -> None:
     """Write a page about a plan: its schedule, the front around it, its rivals, and its inputs.
 
-    One file that works offline: point at a dot to read it. Strategies of the front are those that answer at
-    once ('closed').
+    One file that works offline: point at a dot to read it, click a plan of the front to see its schedule.
+    Strategies of the front are those that answer at once ('closed').
     """
     from ckptplan.storage.plans import load_plan
 
@@ -187,7 +187,7 @@ def report(
 
 
 def _view_all(plan: Plan, progress: Progress) -> list[View]:
-    """Return the parts of the report about a plan: the plan and its rivals, the front, the inputs.
+    """Return the parts of the report about a plan: the plan, the front, the other strategies, the inputs.
 
     Raises Infeasible if the goal of the plan cannot be met.
     """
@@ -206,10 +206,13 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
     # Closed forms alone, since solved strategies take long to trace.
     limits = {**budgets, "strategies": "closed", "objective": goal.objective}
     front = pareto(plan.workload, plan.profile, **limits, progress=progress)
+    compared = ranked.by_strategy()
+    # The page shows schedules in one part only: the front.
+    about, rivals = make_view(plan, compared=lambda: compared), make_view(compared)
     return [
-        make_view(plan, compared=cache(ranked.by_strategy)),
-        # The page shows the schedule of its plan alone.
-        replace(make_view(front), plans=tuple),
+        replace(about, plans=tuple, chart=lambda: None),
+        make_view(front, own=plan),
+        replace(rivals, plans=tuple),
         make_view(sensitivity(plan=plan, progress=progress)),
     ]
 

@@ -54,8 +54,8 @@ class View:
     unmet: str = ""
     #: The picture of the result, None if it has none.
     chart: Callable[[], Chart | None] = lambda: None
-    #: The plans whose schedules its page shows, with their labels. The page shows the first one at first.
-    plans: Callable[[], Sequence[tuple[str, Plan]]] = tuple
+    #: The plans whose schedules its page shows, by label.
+    plans: Callable[[], Sequence[ShownPlan]] = tuple
 
     def list_blocks(self) -> Iterator[Block]:
         """Yield the title and the blocks below it."""
@@ -64,6 +64,18 @@ class View:
         if self.title:
             yield Paragraph(self.title, head=f"{self.heading}: ")
         yield from self.blocks()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPlan:
+    """A plan whose schedule a page shows when a reader chooses it.
+
+    The plan that is ``first`` is shown from the start, and drawn more finely than the others.
+    """
+
+    label: str
+    plan: Plan
+    first: bool = False
 
 
 class Column(list[Any]):

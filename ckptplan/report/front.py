@@ -15,7 +15,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.optimize import JOB_COLUMNS, parameter_columns
 from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.formats import Column, View
+from ckptplan.report.formats import Column, ShownPlan, View
 from ckptplan.report.infeasible import format_infeasible, format_need
 from ckptplan.report.picture import Chart
 from ckptplan.search.trace_solved import spread_places
@@ -35,6 +35,10 @@ _COSTS: Columns = {
     "overhead": "number",
     "least_seconds": "number",
 }
+_CAPTION = (
+    "Each line is the least time of a strategy within each amount of local memory, over {} of plain "
+    "backpropagation. Dots are plans: choose one to see its schedule below."
+)
 #: Points written at a time.
 _BLOCK = 10_000
 #: The points of a front whose schedules a page draws, in addition to the best plan and the knee.
@@ -43,11 +47,12 @@ _POINTS = 3
 _SHOWN = 1.0
 
 
-def view_front(front: ParetoFront, *, every: bool = False) -> View:
+def view_front(front: ParetoFront, *, every: bool = False, own: Plan | None = None) -> View:
     """Return the view of a front, with the fronts of all strategies. Points are written as a stream.
 
     The basis is that of the quickest plan. Rows are the points of each strategy's front, ``on_front`` if no
-    strategy beats them. With ``every``, the picture has colours for all strategies.
+    strategy beats them. With ``every``, the picture has colours for all strategies. If the view is a part of
+    the page of a plan, ``own`` is this plan, and the best plan of the front is shown beside it if it differs.
     """
     columns: Columns = {**JOB_COLUMNS, "strategy": "text", **parameter_columns(), **_COSTS, "on_front": "truth"}
     reason = front.lacks(front.budget_bytes)
@@ -79,30 +84,48 @@ def view_front(front: ParetoFront, *, every: bool = False) -> View:
                 drawing="front",
                 result=front,
                 title="Local memory and time",
-                caption="Each line is the least time of a strategy within each amount of local memory, over "
-                f"{format_seconds(front.base_seconds)} of plain backpropagation.",
+                caption=_CAPTION.format(format_seconds(front.base_seconds)),
                 options={"every": every},
                 has_dots=True,
             )
             if len(front)
             else None
         ),
-        plans=lambda: _choose_plans(front),
+        plans=lambda: _choose_plans(front, own),
     )
 
 
-def _choose_plans(front: ParetoFront) -> list[tuple[str, Plan]]:
-    """Return the plans whose schedules a page shows, with labels: the best plan, the knee, and others."""
-    best, marks = front.place_within(front.budget_bytes), mark_points(front)
+def _choose_plans(front: ParetoFront, own: Plan | None) -> list[ShownPlan]:
+    """Return the plans whose schedules a page shows: points of the front, or ``own`` and the best one."""
+    marks, best = mark_points(front), front.place_within(front.budget_bytes)
+    if own is None:
+        places = _choose_places(front)
+    else:
+        places = [] if best is None or _is_same(front[best], own) else [best]
+    plans = []
+    for place in places:
+        label = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
+        label += f" ({marks[place]})" if place in marks else ""
+        is_first = own is None and place == (places[0] if best is None else best)
+        plans.append(ShownPlan(label=label, plan=front[place], first=is_first))
+    if own is not None:
+        label = f"{own.strategy}, the plan of this page"
+        plans.insert(0, ShownPlan(label=label, plan=own, first=True))
+    return plans
+
+
+def _choose_places(front: ParetoFront) -> list[int]:
+    """Return the points whose schedules a page shows: ends, best plan, knee, and points between them."""
+    best = front.place_within(front.budget_bytes)
     slowest = _SHOWN if best is None else max(_SHOWN, float(front.overhead[best]))
     first = max(0, min(int((front.overhead > slowest).sum()), len(front) - 1))
     between = first + spread_places(front.schedule_bytes[first:], _POINTS)
-    shown = {*(place for place in marks if place >= first), *between.tolist()}
-    plans = []
-    for place in sorted(shown, key=lambda place: (place != best, place)):
-        label = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
-        plans.append((f"{label} ({marks[place]})" if place in marks else label, front[place]))
-    return plans
+    return sorted({*(place for place in mark_points(front) if place >= first), *between.tolist()})
+
+
+def _is_same(plan: Plan, other: Plan) -> bool:
+    """Return whether two plans of a job have the same strategy with the same parameters."""
+    return (plan.strategy, plan.parameters) == (other.strategy, other.parameters)
 
 
 def _describe_front(front: ParetoFront) -> Iterator[Block]:
@@ -195,8 +218,8 @@ def _explain_best(front: ParetoFront) -> str:
     place = front.place_within(front.budget_bytes)
     if place is None:
         return ""
-    plan, quickest = front.best, front[place]
-    if (plan.strategy, plan.parameters) == (quickest.strategy, quickest.parameters):
+    plan = front.best
+    if _is_same(plan, front[place]):
         return ""
     reasons = fields.explain_choice(plan)
     within = f"to run within {format_bytes(front.budget_bytes)}: {fields.name_plan(plan)}"

@@ -10,7 +10,7 @@ from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_reason, name_limit
+from ckptplan.report.infeasible import DEADLINE, name_limit
 from ckptplan.report.picture import Chart
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
@@ -82,18 +82,11 @@ def _make_row(reach: Reach) -> dict[str, Any]:
     row = {name: getattr(reach, name) for name in _OUTCOMES}
     if reach.plan is not None:
         return {**row, **fields.make_plan_row(reach.plan)}
-    if reach.infeasible is not None and not reach.interrupted:
-        # The table writes the need in the units of the job's memory.
-        return {**row, **fields.make_result_row(reach.infeasible)}
-    return {**row, "parameters": explain_lack(reach)}
-
-
-def explain_lack(reach: Reach) -> str:
-    """Return why a strategy allows no value."""
-    if reach.interrupted:
-        return "interrupted"
-    lack = reach.infeasible
-    return "even 1 takes longer" if lack is None else format_reason(lack.binding, lack.need)
+    if reach.bound_by == DEADLINE and reach.infeasible is None:
+        return {**row, "parameters": "even 1 takes longer"}
+    if reach.infeasible is None or reach.interrupted:
+        return {**row, "parameters": "interrupted"}
+    return {**row, **fields.make_result_row(reach.infeasible)}
 
 
 def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iterator[Block]:

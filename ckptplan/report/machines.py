@@ -12,7 +12,7 @@ from ckptplan.model.workload import TIMES, Workload
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.report import blocks
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
-from ckptplan.report.formats import View
+from ckptplan.report.formats import ShownPlan, View
 from ckptplan.report.infeasible import format_reason
 from ckptplan.report.numbers import format_price
 from ckptplan.report.picture import Chart
@@ -75,7 +75,10 @@ def view_machines(comparison: MachineComparison) -> View:
             title="Time on each machine",
             caption="Hollow dots are estimated times; the lines behind them are their intervals.",
         ),
-        plans=lambda: [(f"{plan.profile.name}: {plan.strategy}", plan) for plan in plans],
+        plans=lambda: [
+            ShownPlan(label=f"{plan.profile.name}: {plan.strategy}", plan=plan, first=plan is plans[0])
+            for plan in plans
+        ],
     )
 
 

@@ -23,7 +23,7 @@ from ckptplan.planning.optimize import (
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.planning.request import find_resolution
 from ckptplan.report import blocks, fields
-from ckptplan.report.formats import View
+from ckptplan.report.formats import ShownPlan, View
 from ckptplan.report.picture import Chart
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
@@ -67,7 +67,7 @@ def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched:
         rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
         chart=lambda: chart_strategies(list_plans(compared())),
-        plans=lambda: [(f"{plan.strategy}, the plan of this page", plan)],
+        plans=lambda: [ShownPlan(label=f"{plan.strategy}, the plan of this page", plan=plan, first=True)],
     )
 
 
@@ -129,7 +129,7 @@ def view_comparison(results: Compared, *, regret: bool = False) -> View:
         basis=lambda: () if best is None else best.estimate_basis,
         # Draw one plan of each schedule: strategies with the same schedule would have the same dots.
         chart=lambda: chart_strategies([group[0] for group in group_same_schedules(plans)]),
-        plans=lambda: [(plan.strategy, plan) for plan in plans],
+        plans=lambda: [ShownPlan(label=plan.strategy, plan=plan, first=plan is best) for plan in plans],
     )
 
 

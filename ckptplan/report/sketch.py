@@ -1,9 +1,15 @@
-"""Collects the timeline of a schedule as arrays, for its picture."""
+"""Reduces the timeline of a schedule to a bounded number of bars and of values of each memory tier.
+
+Bars that are longer than an interval of the time axis stay as they are. Shorter bars of one kind become one bar
+for each interval, which spans the steps that they touch. The curve of memory keeps the first, last, least and
+greatest value of each interval, so that no peak is lost.
+"""
 
 from __future__ import annotations
 
 from array import array
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +22,40 @@ from ckptplan.planning.playback import simulate
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 
-#: The most actions of a schedule that is drawn.
-MOST_ACTIONS = 200_000
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """How finely a timeline is drawn.
+
+    Up to ``bars`` bars, each is drawn by itself. If there are more, short bars are merged within ``intervals``
+    of the time axis. A schedule of more than ``actions`` actions is not drawn.
+    """
+
+    bars: int = 500
+    intervals: int = 300
+    actions: int = 1_000_000
+
+
+#: The detail of a picture in its own file, which has ten times the dots of a page.
+FINE = Detail(bars=10_000, intervals=1_000, actions=200_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch:
+    """A timeline to draw.
+
+    ``bars`` has an array of shape (n, 4) for each kind of action: start and end in seconds, and the steps at
+    both. ``memory`` has shape (m, 3): seconds, local bytes of one unit, remote bytes of all units. ``interval``
+    is the length in seconds within which short actions were merged, None if each is drawn by itself.
+    """
+
+    bars: Mapping[str, _Floats]
+    memory: _Floats
+    seconds: float
+    actions: int
+    interval: float | None
 
 
 class TooLongToDraw(InputError):  # noqa: N818 - names the state of the schedule
@@ -32,32 +70,27 @@ class TooLongToDraw(InputError):  # noqa: N818 - names the state of the schedule
         self.most = most
 
 
-def sketch_schedule(plan: Plan, *, most: int = MOST_ACTIONS) -> Sketch:
+def sketch_schedule(plan: Plan, *, detail: Detail) -> Sketch:
     """Play the schedule of a plan and return its timeline. Raises TooLongToDraw and errors of ``simulate``."""
-    sketch = Sketch(plan, most)
-    simulate(plan, sink=sketch.add)
-    return sketch
+    collector = TimelineCollector(plan, detail)
+    simulate(plan, sink=collector.add)
+    return collector.finish()
 
 
-class Sketch:
-    """A timeline to draw: ``add`` collects events in columns, which take a tenth of the memory of objects.
+class TimelineCollector:
+    """Collects the events of a timeline in columns, which take a tenth of the memory of objects."""
 
-    Arguments:
-        plan: the plan whose schedule is played, or the plan whose costs another schedule has.
-        most: the most actions.
-    """
-
-    def __init__(self, plan: Plan, most: int = MOST_ACTIONS) -> None:
+    def __init__(self, plan: Plan, detail: Detail = FINE) -> None:
         resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
-        self.actions, self._most = 0, most
+        self._detail, self._actions = detail, 0
         self._bars = array("d")
         self._moments = array("d", (0.0, resident, 0))
 
     def add(self, event: Event) -> None:
         """Take an event of the simulator. Raises TooLongToDraw."""
-        self.actions += not event.stall
-        if self.actions > self._most:
-            raise TooLongToDraw(self._most)
+        self._actions += not event.stall
+        if self._actions > self._detail.actions:
+            raise TooLongToDraw(self._detail.actions)
         # The simulator counts the tapes of a run at its end, though they change step by step. Draw a slope.
         if isinstance(event.action, (Record, Backward)) and not event.stall:
             _, local, remote = self._moments[-3:]
@@ -68,23 +101,24 @@ class Sketch:
             for first, last in _list_spans(event):
                 self._bars.extend((BARS.index(kind), event.start, event.end, first, last))
 
-    @cached_property
-    def bars(self) -> dict[str, npt.NDArray[np.float64]]:
-        """An array of shape (n, 4) for each kind of action: start and end in seconds, and the steps at both."""
-        bars = np.array(self._bars).reshape(-1, 5)
+    def finish(self) -> Sketch:
+        """Return the timeline, reduced to the requested detail."""
+        bars = np.frombuffer(self._bars, dtype=np.float64).reshape(-1, 5) if self._bars else np.zeros((0, 5))
+        moments = np.frombuffer(self._moments, dtype=np.float64).reshape(-1, 3)
+        end = float(max(moments[:, 0].max(), bars[:, 2].max(initial=0.0)))
+        interval = end / self._detail.intervals if len(bars) > self._detail.bars and end > 0 else None
+        if interval is not None:
+            bars = _merge_bars(bars, interval)
+        if len(moments) > 8 * self._detail.intervals and end > 0:
+            moments = moments[_find_extremes(moments, end / self._detail.intervals)]
         kinds = {kind: bars[bars[:, 0] == place, 1:] for place, kind in enumerate(BARS)}
-        return {kind: rows for kind, rows in kinds.items() if len(rows)}
-
-    @cached_property
-    def memory(self) -> npt.NDArray[np.float64]:
-        """An array of shape (m, 3): seconds, local bytes of one unit, remote bytes of all units."""
-        return np.array(self._moments).reshape(-1, 3)
-
-    @cached_property
-    def seconds(self) -> float:
-        """The time at which the last action ends."""
-        ends = [float(rows[:, 1].max()) for rows in self.bars.values()]
-        return max([float(self.memory[:, 0].max()), *ends])
+        return Sketch(
+            bars={kind: rows for kind, rows in kinds.items() if len(rows)},
+            memory=moments,
+            seconds=end,
+            actions=self._actions,
+            interval=interval,
+        )
 
 
 def _list_spans(event: Event) -> list[tuple[int, int]]:
@@ -97,3 +131,36 @@ def _list_spans(event: Event) -> list[tuple[int, int]]:
         return [(action.state, action.state)]
     span = (action.start, action.stop)
     return [span[::-1] if isinstance(action, Backward) and not event.stall else span]
+
+
+def _merge_bars(bars: _Floats, interval: float) -> _Floats:
+    """Merge the bars that are shorter than an interval, by interval and kind."""
+    kind, start, end = bars[:, 0], bars[:, 1], bars[:, 2]
+    short = end - start < interval
+    if not short.any():
+        return bars
+    merged, cell = bars[short], np.floor(start[short] / interval)
+    order = np.lexsort((kind[short], cell))
+    merged, cell = merged[order], cell[order]
+    # The indices where another interval or kind begins.
+    begins = np.flatnonzero(np.r_[True, (np.diff(cell) != 0) | (np.diff(merged[:, 0]) != 0)])
+    low = np.minimum.reduceat(np.minimum(merged[:, 3], merged[:, 4]), begins)
+    high = np.maximum.reduceat(np.maximum(merged[:, 3], merged[:, 4]), begins)
+    # Draw the kinds side by side within an interval.
+    middle = (cell[begins] + (merged[begins, 0] + 0.5) / len(BARS)) * interval
+    return np.vstack(
+        (np.column_stack((merged[begins, 0], middle, middle, low, np.maximum(high, low + 1))), bars[~short])
+    )
+
+
+def _find_extremes(moments: _Floats, interval: float) -> npt.NDArray[np.int64]:
+    """Return the indices of the first, last, least and greatest bytes of each interval, ascending."""
+    cell = np.floor(moments[:, 0] / interval)
+    begins = np.flatnonzero(np.r_[True, np.diff(cell) != 0])
+    ends = np.r_[begins[1:], len(moments)]
+    extremes = [
+        np.array([a + choose(moments[a:b, column]) for a, b in zip(begins, ends, strict=True)])
+        for column in (1, 2)
+        for choose in (np.argmin, np.argmax)
+    ]
+    return np.unique(np.concatenate([begins, ends - 1, *extremes]))

@@ -12,7 +12,7 @@ from ckptplan.model.plan import find_given_memory
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table, make_facts
-from ckptplan.report.formats import View
+from ckptplan.report.formats import ShownPlan, View
 from ckptplan.wording import Argument
 
 #: The style and the name of each verdict in a table. Names are shorter than in JSON, to fit 80 columns.
@@ -58,7 +58,7 @@ def view_validation(validation: Validation) -> View:
         heading="Predicted and measured",
         title=fields.name_job(plan.workload, plan.profile),
         memory=find_given_memory(plan),
-        plans=lambda: [(f"{plan.strategy} as it was predicted", plan)],
+        plans=lambda: [ShownPlan(label=f"{plan.strategy} as it was predicted", plan=plan, first=True)],
     )
 
 

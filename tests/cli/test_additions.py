@@ -157,7 +157,7 @@ def test_every_command_takes_up_a_new_strategy_and_its_parameter(tmp_path: Path)
     assert strategies["even"]["nb_chunks"] == [int(row["nb_chunks"]) for row in on_front]
     assert len(set(strategies["even"]["nb_chunks"])) == len(on_front) > 1
     assert set(strategies["standard"]["nb_chunks"]) == {0}
-    assert ": even, " in (tmp_path / "front.svg").read_text()
+    assert ">even</" in (tmp_path / "front.svg").read_text()
     # Both reach as far with chunks of the same length, and a note says so.
     [note] = [line for line in shared.out.splitlines() if line.startswith("same schedule: ")]
     assert "even" in note

@@ -85,7 +85,7 @@ def test_any_text_is_text_in_a_page(text: str) -> None:
 
 
 def test_pages_of_long_sequences_are_small(tmp_path: Path) -> None:
-    """4,096 steps, and a schedule of a hundred thousand actions, which is a bitmap in its page."""
+    """4,096 steps, and a schedule of a hundred thousand actions, whose page says that short ones are merged."""
     for line in (
         "optimize --T 4096 --profile ipu-mk2 -o plan.json",
         "report plan.json -o plan.html",
@@ -95,7 +95,17 @@ def test_pages_of_long_sequences_are_small(tmp_path: Path) -> None:
     assert 50_000 < (tmp_path / "plan.html").stat().st_size < MOST_BYTES
     page = (tmp_path / "long.html").read_text()
     assert len(page) < MOST_BYTES
-    assert "data:image/png;base64," in page
+    assert "are drawn together" in page
+
+
+def test_the_page_of_a_plan_has_the_best_plan_of_the_front_beside_it_if_that_is_another_one() -> None:
+    workload = WORKLOAD.with_steps(64)
+    front = ckptplan.pareto(workload, PROFILE, local_bytes="230 kB", strategies="closed")
+    remote = ckptplan.optimize(workload, PROFILE, local_bytes="230 kB", strategies=["remote"])
+    for own, beside in ((remote, [front.best.strategy]), (front.best, [])):
+        first, *others = view_front(front, own=own).plans()
+        assert first.plan is own
+        assert [shown.plan.strategy for shown in others] == beside
 
 
 @pytest.mark.parametrize(("events", "message"), [(5, "too long to be drawn"), (10**6, "actions in")])
@@ -104,7 +114,8 @@ def test_a_page_says_how_much_of_a_schedule_it_draws(
 ) -> None:
     from ckptplan.report.html import page
     from ckptplan.report.plan import view_plan
+    from ckptplan.report.sketch import Detail
 
-    monkeypatch.setattr(page, "_FIRST", events)
+    monkeypatch.setattr(page, "_WHOLE", Detail(actions=events))
     plan = small_plan()
     assert message in render_page(view_plan(plan))

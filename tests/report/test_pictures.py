@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 import ckptplan
 from ckptplan.report.picture import SIZES
 from ckptplan.report.plots import figures, make_picture, style
-from ckptplan.report.sketch import sketch_schedule
+from ckptplan.report.sketch import Detail, sketch_schedule
 from ckptplan.report.views import find_memory
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_percent
@@ -117,12 +117,13 @@ def test_the_legend_of_a_schedule_has_what_happens() -> None:
     assert labels["double"] == {"first run", "run again", "run with tape", "backward", "write", "read"}
 
 
+@pytest.mark.parametrize("detail", [Detail(), Detail(bars=5, intervals=7)], ids=["each", "merged"])
 @pytest.mark.parametrize("strategy", ["double", "hierarchical", "remote", "revolve"])
-def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str) -> None:
+def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str, detail: Detail) -> None:
     plan = small_plan(strategy)
     events: list[Event] = []
     trace = ckptplan.simulate(plan, sink=events.append)
-    sketch = sketch_schedule(plan)
+    sketch = sketch_schedule(plan, detail=detail)
     assert sketch.seconds == pytest.approx(trace.seconds)
     assert sketch.actions == trace.actions
     assert sketch.memory[:, 1].max() == trace.local_peak_bytes
@@ -131,11 +132,15 @@ def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str) -> Non
     for _, _, first, last in sketch.bars["backward"]:
         reversed_steps[int(min(first, last)) : int(max(first, last))] = True
     assert reversed_steps.all()
+    if detail.bars == 5:
+        assert sketch.interval is not None
+        assert sum(map(len, sketch.bars.values())) <= 10 * detail.intervals
+        assert len(sketch.memory) <= 8 * detail.intervals
 
 
 def test_local_memory_rises_and_falls_with_the_tapes() -> None:
     plan = small_plan("base", local_bytes="300 kB")
-    trace, memory = ckptplan.simulate(plan), sketch_schedule(plan).memory
+    trace, memory = ckptplan.simulate(plan), sketch_schedule(plan, detail=Detail()).memory
     assert memory[:, 1].tolist() == [222_144] * 2 + [trace.local_peak_bytes] * 2 + [222_144]
     assert memory[:, 0] / trace.seconds == pytest.approx([0, 0, 0.5, 0.5, 1])
 

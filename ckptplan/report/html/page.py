@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar
 
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report.basis import explain_basis
-from ckptplan.report.blocks import Field
+from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Table
 from ckptplan.report.fields import FACTS, describe_plan
-from ckptplan.report.formats import View
+from ckptplan.report.formats import ShownPlan, View
 from ckptplan.report.picture import Chart
-from ckptplan.report.sketch import TooLongToDraw, sketch_schedule
+from ckptplan.report.sketch import Detail, Sketch, TooLongToDraw, sketch_schedule
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.units import format_count, format_seconds, sizes_like
@@ -29,41 +29,88 @@ from ckptplan.wording import escape_controls
 
 #: The facts of a plan that a page prints beside the schedule.
 _FACTS = (*FACTS, Field("recomputed_steps", "steps run again"))
-#: The most actions of the schedule that is shown at first, of another schedule, and of all others.
-_FIRST, _OTHER, _OTHERS = 1_000_000, 50_000, 200_000
-#: The most characters of the files of all plans of a page.
-_CHARACTERS = 40_000
+#: The most actions of the schedules of all plans on a page, and the most characters of their files.
+_ACTIONS, _CHARACTERS = 200_000, 40_000
+#: The detail of the schedule that is shown at first, and of each other schedule.
+_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=150, intervals=60, actions=50_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a page, with a heading of its own: blocks, charts and plans to choose."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block | Chart | ShownPlans]
+
+
+@dataclass(frozen=True)
+class ShownPlans:
+    """The plans of a page: label, facts, schedule and file of each, and which plan is shown at first.
+
+    ``svg`` is '' if the schedule is left out; the caption then says why. ``link`` is '' if the file is left out
+    because of its size.
+    """
+
+    kind: ClassVar[str] = "plans"
+    plans: Sequence[dict[str, Any]]
 
 
 def render_page(*views: View, command: str = "") -> str:
     """Return results as one HTML page, titled after the first one. ``command`` is the command that made it."""
     script = _asset("page.js")
     with sizes_like(views[0].memory):
-        title = f"{views[0].heading}: {views[0].title}"
-        if basis := tuple(dict.fromkeys(entry for view in views for entry in view.basis())):
-            views += (View(kind="basis", heading="Estimate basis", blocks=lambda: explain_basis(basis)),)
+        sections = [_make_section(view) for view in views]
+        basis = tuple(dict.fromkeys(entry for view in views for entry in view.basis()))
+        sections.append(Section(name="basis", title="Estimate basis", blocks=[*explain_basis(basis)]))
         return str(
             _template().render(
-                title=title,
-                views=views,
+                title=f"{views[0].heading}: {views[0].title}",
+                sections=_drop_repeated(sections),
                 command=command,
                 version=__version__,
                 style=_as_is(_asset("page.css")),
                 script=_as_is(script),
                 policy=_make_policy(script),
-                draw_chart=_draw_chart,
-                show_plans=_show_plans,
+                draw=_draw_chart,
             )
         )
 
 
-def _draw_chart(chart: Chart, plans: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a picture as SVG, with a dot for each plan if it has dots."""
+def _make_section(view: View) -> Section:
+    """Return the section of a result: its picture, the schedules of its plans, and its text."""
+    blocks, plans, chart = list[Block | Chart | ShownPlans](), view.plans(), view.chart()
+    if chart is not None:
+        dots = {"plans": [shown.plan for shown in plans]} if chart.has_dots else {}
+        blocks.append(replace(chart, options={**chart.options, **dots}))
+    if plans:
+        blocks.append(_show_plans(plans))
+    return Section(name=view.kind or "plan", title=view.heading, blocks=[*blocks, *view.blocks()])
+
+
+def _draw_chart(chart: Chart) -> Any:
     from ckptplan.report.plots.svg import make_page_svg
 
-    if chart.has_dots:
-        chart = replace(chart, options={**chart.options, "plans": [entry["plan"] for entry in plans]})
     return _as_is(make_page_svg(chart.draw(), chart.drawing))
+
+
+def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
+    """Drop repeated tables and texts from sections, except their last occurrence, and drop empty sections."""
+    later: set[Block] = set()
+    kept: list[Section] = []
+    for section in reversed(sections):
+        blocks: list[Block | Chart | ShownPlans] = []
+        is_kept = False
+        for block in reversed(section.blocks):
+            # A heading is kept if the block after it is kept.
+            if not isinstance(block, Heading):
+                is_kept = not isinstance(block, Table | Paragraph) or block not in later
+            if is_kept:
+                blocks.insert(0, block)
+        later |= {block for block in blocks if isinstance(block, Table | Paragraph)}
+        if blocks:
+            kept.insert(0, replace(section, blocks=blocks))
+    return kept
 
 
 def _make_policy(script: str) -> str:
@@ -101,42 +148,46 @@ def _template() -> Any:
     return environment.from_string(_asset("page.html.j2"))
 
 
-def _show_plans(plans: Sequence[tuple[str, Plan]]) -> list[dict[str, Any]]:
-    """Return each plan with its facts, its schedule and its file. The first fact is the label.
-
-    ``svg`` is '' if the schedule is left out; the caption then says why. ``link`` is '' if the file is left out
-    because of its size.
-    """
-    actions, characters, entries = _OTHERS, _CHARACTERS, list[dict[str, Any]]()
-    for place, (label, plan) in enumerate(plans):
-        most = min(_OTHER, actions) if place else _FIRST
-        svg, caption, read = _draw_schedule(plan, f"schedule-{place}", most)
-        actions -= read if place else 0
-        content, link = plan_text(plan), ""
+def _show_plans(plans: Sequence[ShownPlan]) -> ShownPlans:
+    """Return plans for a page. If a schedule or a file is too long, the plan has a note instead."""
+    actions, characters, entries = _ACTIONS, _CHARACTERS, []
+    for place, shown in enumerate(plans):
+        detail = _WHOLE if shown.first else replace(_ONE_OF_MANY, actions=min(_ONE_OF_MANY.actions, actions))
+        svg, caption, read = _draw_schedule(shown.plan, f"schedule-{place}", detail)
+        actions -= 0 if shown.first else read
+        content, link = plan_text(shown.plan), ""
         if len(content) <= characters:
             characters -= len(content)
             link = f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
-        facts = {"plan": label, **dict(describe_plan(plan, _FACTS))}
-        texts = [text or "none" for text in facts.values()]
-        about = {"plan": plan, "names": [*facts], "texts": texts}
+        facts = [(name, text or "none") for name, text in describe_plan(shown.plan, _FACTS)]
+        about = {"label": shown.label, "facts": facts, "first": shown.first}
         entries.append({**about, "svg": svg, "caption": caption, "link": link})
-    return entries
+    return ShownPlans(entries)
 
 
-def _draw_schedule(plan: Plan, name: str, most: int) -> tuple[str, str, int]:
+def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int]:
     """Return the schedule of a plan as SVG ('' if it has none), its caption, and the number of read actions."""
     from ckptplan.report.plots import make_picture
     from ckptplan.report.plots.svg import make_page_svg
 
     try:
-        sketch = sketch_schedule(plan, most=most)
+        sketch = sketch_schedule(plan, detail=detail)
     except TooLongToDraw as error:
         return "", f"The schedule is too long to be drawn here: {error.message}.", error.most
     except (IllegalAction, InputError) as error:
         return "", f"There is no schedule: {error}", 0
     svg = _as_is(make_page_svg(make_picture(plan, sketch=sketch), name))
-    caption = (
+    return svg, _describe_sketch(sketch), sketch.actions
+
+
+def _describe_sketch(sketch: Sketch) -> str:
+    text = (
         f"{format_count(sketch.actions)} actions in {format_seconds(sketch.seconds)}: a run goes down to the "
         "right, a backward up to the right. Below is what each memory tier holds."
     )
-    return svg, caption, sketch.actions
+    if sketch.interval is not None:
+        text += (
+            f" Actions shorter than {format_seconds(sketch.interval)} are drawn together: one bar for each "
+            "kind and interval, over the steps that they touch."
+        )
+    return text

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.labels import Labels
 from ckptplan.report.plots.ticks import set_round_ticks
 from ckptplan.studies.online import OnlineFactors
 from ckptplan.units import format_count
@@ -16,8 +17,11 @@ def draw_online(factors: OnlineFactors, ax: Axes) -> None:
     """Draw two factors over T: runs compared with the optimum, and advances compared with Revolve."""
     steps = factors.steps
     curves = {"runs over the optimum": factors.over_optimum, "advances over Revolve": factors.over_revolve}
-    for name, values in curves.items():
-        ax.plot(steps, values, linewidth=1.0, label=name)
+    colours = style.list_colours()
+    lines = [
+        ax.plot(steps, values, color=colours[place % len(colours)], linewidth=1.0)[0]
+        for place, values in enumerate(curves.values())
+    ]
     all_factors = np.concatenate(list(curves.values()))
     room = 0.08 * max(0.05, float(np.ptp(all_factors)))
     ax.set_xscale("log")
@@ -28,7 +32,9 @@ def draw_online(factors: OnlineFactors, ax: Axes) -> None:
     ax.set_xlabel("T, time steps")
     ax.set_ylabel("factor (1: T is known)")
     style.set_title(ax, f"What it costs not to know T: {factors.slots} slots and a tape of a state's size")
-    style.add_legend(ax)
+    labels = Labels(ax)
+    for line, name in zip(lines, curves, strict=True):
+        labels.label_line(line, name)
 
 
 DRAWINGS = {"online": Drawing(on_axes=draw_online, height=lambda *_: 3.0)}

@@ -1,12 +1,13 @@
 """Draws results with a row for each item: machines, strategies, and the largest values of strategies.
 
-A row has a name at the left, a dot on the axis that all rows share, and a text at the right.
+A row has a name, a dot on the axis that all rows share, and a text beside the dot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
@@ -14,14 +15,14 @@ from matplotlib.figure import Figure
 
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_plan, find_budget
-from ckptplan.report.infeasible import name_limit
-from ckptplan.report.largest import explain_lack, view_largest
+from ckptplan.report.infeasible import DEADLINE, format_reason, name_limit
+from ckptplan.report.largest import view_largest
 from ckptplan.report.machines import name_time
 from ckptplan.report.numbers import format_price
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
 from ckptplan.report.plots.svg import add_tooltips
-from ckptplan.report.plots.ticks import ROUND_SECONDS, set_round_ticks
+from ckptplan.report.plots.ticks import ROUND_SECONDS, measure_text, set_round_ticks
 from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_bytes, format_count, format_duration, format_percent
@@ -30,7 +31,7 @@ from ckptplan.wording import escape_controls
 
 @dataclass(frozen=True, kw_only=True)
 class DotRow:
-    """A row of a picture: its name, its text, and the value of its dot.
+    """A row of a picture: its name, the value of its dot, and the text beside it.
 
     Without a value, the text says why. An estimated value has the ``ends`` of its interval. The tooltip is
     ``tip``, by default the name and the text.
@@ -42,39 +43,69 @@ class DotRow:
     ends: tuple[float, float] | None = None
     tip: str = ""
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the largest value that are drawn."""
+        return self.ends or (self.value or 0.0, self.value or 0.0)
 
-def _draw_rows(rows: Sequence[DotRow], ax: Axes, *, is_log: bool = True, limit: float | None = None) -> None:
-    """Draw rows, the first one on top, with a dashed line at a ``limit``. A linear axis begins at 0.
+
+def _draw_rows(
+    rows: Sequence[DotRow], ax: Axes, *, is_log: bool = True, limit: float | None = None, label: str = ""
+) -> None:
+    """Draw rows, the first one on top, with a line at a ``limit``. A linear axis begins at 0.
 
     Set the title and the names of the axes before calling this function, and the ticks afterwards.
     """
     drawn = {place: row for place, row in enumerate(rows) if row.value is not None}
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_yticks(range(len(rows)), [escape_controls(row.name) for row in rows])
-    beside = ax.secondary_yaxis("right")
-    beside.set_yticks(range(len(rows)), [row.text for row in rows])
-    beside.tick_params(length=0)
+    ax.grid(visible=False, axis="y")
     if is_log:
         ax.set_xscale("log")
-    wide = rcParams["lines.linewidth"]
-    for place, row in drawn.items():
-        if row.ends is not None:
-            ax.plot(row.ends, (place, place), color=style.SKY, linewidth=2.5 * wide, solid_capstyle="butt")
-        face = style.BLUE if row.ends is None else "white"
-        ax.plot(row.value or 0.0, place, "o", color=style.BLUE, markerfacecolor=face, markersize=4 * wide)
+    style.lay_out(ax)
+    ends = [end for row in drawn.values() for end in row.span] + ([] if limit is None else [limit])
+    # The overheads of plans without recomputation are all 0, so the largest end may be 0.
+    low, high = min(ends, default=1.0), max(ends, default=2.0) or 0.01
+    # Texts stand to the right of the dots, or to the left if they would cross the limit.
+    right = min(0.6, max((measure_text(ax, row.text) for row in drawn.values()), default=0.0))
+    left = 0.06 if limit is None else min(0.3, right)
+    room = max(4.0, high / low) ** (1 / (1 - left - right)) if is_log else high / (1 - right)
+    ax.set_xlim(*((low / room**left, high * room**right) if is_log else (0.0, room)))
+    for place, row in enumerate(rows):
+        _draw_row(row, ax, place, limit if is_log else None)
     if limit is not None:
-        ax.axvline(limit, **style.LIMIT)
-    low, high = ax.get_xlim()
-    # The overheads of plans without recomputation are all 0, and their axis would go below.
-    ax.set_xlim(low if is_log else 0.0, max(high, 0.01))
-    if limit is not None:
-        ax.axvspan(limit, ax.get_xlim()[1], **style.BEYOND)
+        _draw_limit(limit, label, ax)
     tips = [row.tip or f"{row.name}: {row.text}" for row in drawn.values()]
     add_tooltips(ax, [row.value or 0.0 for row in drawn.values()], [*drawn], tips)
-    # The texts narrow the axes, whose width decides how many ticks fit.
-    figure = ax.get_figure(root=True)
-    if figure is not None and (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
+
+
+def _draw_row(row: DotRow, ax: Axes, place: int, limit: float | None) -> None:
+    """Draw the dot of a row, the interval behind an estimated one, and the text beside it."""
+    wide, gap = rcParams["lines.linewidth"], 0.8 * rcParams["font.size"]
+    form: Any = {"textcoords": "offset points", "va": "center_baseline", "annotation_clip": False}
+    if row.value is None:
+        ax.annotate(row.text, (0, place), (gap, 0), xycoords=("axes fraction", "data"), **form)
+        return
+    (low, high), (least, most) = ax.get_xlim(), row.span
+    if row.ends:
+        ax.plot((least, most), (place, place), color=style.SKY, linewidth=2.5 * wide, solid_capstyle="butt")
+    face = "white" if row.ends else style.BLUE
+    ax.plot(row.value, place, "o", color=style.BLUE, markerfacecolor=face, markersize=4 * wide)
+    width = (high / low) ** (measure_text(ax, row.text) + 0.02) if limit is not None else 1.0
+    is_left = limit is not None and most < limit < most * width
+    if not is_left:
+        ax.plot((low, least), (place, place), color=style.GREY, linewidth=0.6, zorder=1)
+    side: Any = {"xytext": (-gap if is_left else gap, 0), "ha": "right" if is_left else "left"}
+    ax.annotate(row.text, (least if is_left else most, place), **side, **form)
+
+
+def _draw_limit(limit: float, label: str, ax: Axes) -> None:
+    """Draw a limit with its label above the axes, and shade the area beyond the limit."""
+    ax.axvline(limit, **style.LIMIT)
+    ax.axvspan(limit, ax.get_xlim()[1], **style.BEYOND)
+    above: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    ax.annotate(label, (limit, 1), (0, 3), ha="center", va="bottom", annotation_clip=False, **above)
+    ax.set_title(ax.get_title(loc="left"), pad=2.2 * rcParams["font.size"])
 
 
 def draw_machines(comparison: MachineComparison, ax: Axes) -> None:
@@ -89,13 +120,12 @@ def draw_machines(comparison: MachineComparison, ax: Axes) -> None:
         )
         for machine in comparison.machines
     ]
-    explained = ["time of a batch" if batches == 1 else f"time of {format_count(batches)} batches"]
-    explained += ["hollow: estimated, line: its interval"] if any(row.ends for row in rows) else []
-    explained += [] if deadline is None else [f"dashed: the deadline, {format_duration(deadline)}"]
-    ax.set_xlabel("\n".join(explained))
+    axis_label = "time of a batch" if batches == 1 else f"time of {format_count(batches)} batches"
+    estimated = "\nhollow: estimated, line: its interval" if any(row.ends for row in rows) else ""
+    ax.set_xlabel(f"{axis_label}{estimated}")
     run = f", {format_count(batches)} batches" if batches > 1 else ""
     style.set_title(ax, f"{workload.name}, T = {format_count(workload.steps)} time steps{run}")
-    _draw_rows(rows, ax, limit=deadline)
+    _draw_rows(rows, ax, limit=deadline, label=f"deadline: {format_duration(deadline or 0)}")
     set_round_ticks(ax.xaxis, ROUND_SECONDS, format_duration)
 
 
@@ -127,25 +157,28 @@ def draw_largest(values: LargestValues, ax: Axes) -> None:
 def _describe_reach(reach: Reach) -> str:
     """Return '4,346 (local memory)': the largest value and the limit of the next one; or why there is none."""
     if not reach.value:
-        return explain_lack(reach)
+        lack = reach.infeasible
+        late = "even 1 takes longer" if reach.bound_by == DEADLINE else "interrupted"
+        return format_reason(lack.binding, lack.need) if lack else late
     return f"{format_count(reach.value)}{f' ({name_limit(reach.bound_by)})' if reach.bound_by else ''}"
 
 
 def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
     """Draw a row for each plan, the first one on top: time over base at the left, local memory at the right."""
     times, sizes = figure.subplots(1, 2, sharey=True)
+    times.set_xlabel("time over plain backpropagation")
+    sizes.set_xlabel("peak of local memory")
     overheads, peaks, budget = [], [], find_budget(plans[0])
     for plan in plans:
         tip = "\n".join(f"{title}: {text}" for title, text in describe_plan(plan))
         overhead, peak = plan.predicted.overhead, plan.predicted.local_peak_bytes
         overheads.append(DotRow(name=plan.strategy, text=format_percent(overhead), value=overhead, tip=tip))
         peaks.append(DotRow(name=plan.strategy, text=format_bytes(peak), value=peak, tip=tip))
-    times.set_xlabel("time over plain backpropagation")
-    is_near = budget <= 4 * max(row.value or 0 for row in peaks)
-    dashed = f"\ndashed: the budget, {format_bytes(budget)}" if is_near else ""
-    sizes.set_xlabel(f"peak of local memory{dashed}")
     _draw_rows(overheads, times, is_log=False)
-    _draw_rows(peaks, sizes, is_log=False, limit=budget if is_near else None)
+    is_near = budget <= 4 * max(row.value or 0 for row in peaks)
+    _draw_rows(
+        peaks, sizes, is_log=False, limit=budget if is_near else None, label=f"budget: {format_bytes(budget)}"
+    )
     style.set_bytes_axis(sizes.xaxis, most=3)
     style.set_share_axis(times.xaxis)
 

@@ -16,11 +16,9 @@ from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_resident, format_parameters, name_job
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
-from ckptplan.report.sketch import Sketch, sketch_schedule
+from ckptplan.report.sketch import FINE, Sketch, sketch_schedule
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
-#: Above this number, bars and values of memory are bitmaps in vector formats.
-_FINE = 500
 #: Label and colour of each kind of action, in the order of the legend.
 _KINDS: Mapping[str, tuple[str, str]] = {
     "forward": ("first run", style.GREEN),
@@ -41,7 +39,7 @@ def draw_schedule(
     Raises TooLongToDraw, and the errors of ``simulate``.
     """
     if sketch is None:
-        sketch = sketch_schedule(plan)
+        sketch = sketch_schedule(plan, detail=FINE)
     tiers = 2 if sketch.memory[:, 2].any() else 1
     steps, *memories = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=(3, *(1,) * tiers))
     unit, name = _choose_unit(sketch.seconds)
@@ -69,7 +67,6 @@ def _draw_steps(sketch: Sketch, ax: Axes, *, unit: float, steps: int) -> None:
     count = sum(map(len, sketch.bars.values()))
     # If there are many bars, draw them thin, so that they do not cover each other.
     wide = rcParams["lines.linewidth"] * max(0.8, min(1.4, 800 / max(1, count)))
-    look: Any = {"linewidth": wide, "solid_capstyle": "butt", "rasterized": count > _FINE}
     for kind, (label, colour) in _KINDS.items():
         if (bars := sketch.bars.get(kind)) is not None:
             first, last = bars[:, 2], bars[:, 3]
@@ -80,7 +77,7 @@ def _draw_steps(sketch: Sketch, ax: Axes, *, unit: float, steps: int) -> None:
             gap = np.full(len(bars), np.nan)
             x = np.column_stack((bars[:, 0] / unit, bars[:, 1] / unit, gap)).ravel()
             y = np.column_stack((first, last, gap)).ravel()
-            ax.plot(x, y, color=colour, label=label, **look)
+            ax.plot(x, y, color=colour, linewidth=wide, label=label, solid_capstyle="butt")
     ax.set_xlim(0, sketch.seconds / unit or 1)
     ax.set_ylabel("time step")
     style.format_axis(ax.yaxis, lambda step: format_count(round(step)))
@@ -91,7 +88,7 @@ def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, unit: f
     resident, peak = float(held[0, 1]), float(held[:, 1].max()) - float(held[0, 1])
     budget = plan.goal.remote_bytes if remote else plan.goal.local_bytes or plan.profile.local_budget_bytes
     colour = style.PURPLE if remote else style.BLUE
-    look: dict[str, Any] = {"color": colour, "alpha": 0.55, "linewidth": 0, "rasterized": len(held) > _FINE}
+    look: dict[str, Any] = {"color": colour, "alpha": 0.55, "linewidth": 0}
     ax.fill_between(held[:, 0] / unit, 0, held[:, 1] - resident, **look)
     top = max(1.0, peak)
     text = f"peak {format_bytes(peak + resident)}"

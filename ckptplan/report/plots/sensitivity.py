@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ckptplan.report.fields import name_job
@@ -22,13 +24,9 @@ from ckptplan.units import format_percent, format_seconds
 
 _LEAST, _MOST = FACTORS[0], FACTORS[-1]
 #: The lines of new plans, of the kept plan, and of changes of the best strategy.
-_AGAIN: dict[str, Any] = {"color": style.BLUE, "marker": "o", "label": "planned again"}
-_KEPT: dict[str, Any] = {"color": style.ORANGE, "linestyle": (0, (4, 2)), "label": "plan of now kept"}
-_CHANGE: dict[str, Any] = {
-    "color": style.VERMILION,
-    "linestyle": (0, (1, 1)),
-    "label": "another strategy is best",
-}
+_AGAIN: dict[str, Any] = {"color": style.BLUE, "marker": "o"}
+_KEPT: dict[str, Any] = {"color": style.ORANGE, "linestyle": (0, (4, 2))}
+_CHANGE: dict[str, Any] = {"color": style.VERMILION, "linestyle": (0, (1, 1))}
 
 
 def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
@@ -62,14 +60,25 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     figure.supylabel("change of the time", size="medium")
     note = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
-    entries = style.collect_entries(*grid.flat)
-    form: dict[str, Any] = {"loc": "outside lower left", "alignment": "left", "ncols": 2 if columns == 2 else 4}
-    form["title"] = style.wrap_lines(figure, note) if trifles else ""
-    figure.legend(entries.values(), entries.keys(), **form)
+    _add_legend(figure, influences, style.wrap_lines(figure, note) if trifles else "")
 
 
 def _count_columns(width: float) -> int:
     return 2 if width < PAGE.width else 3 if width == PAGE.width else 4
+
+
+def _add_legend(figure: Figure, influences: list[Influence], note: str) -> None:
+    """Explain the lines below the panels, under a note."""
+    changes = [change for influence in influences for change in influence.break_evens]
+    entries: list[Any] = [
+        Line2D([], [], label="planned again", markersize=4, **_AGAIN),
+        Line2D([], [], label="plan of now kept", **_KEPT),
+        Line2D([], [], label="another strategy is best", **_CHANGE),
+    ]
+    if any(None in (change.below, change.above) for change in changes):
+        entries.append(Patch(label="nothing fits", **style.NOTHING))
+    columns = 2 if style.find_width(figure) < PAGE.width else 4
+    figure.legend(handles=entries, loc="outside lower left", ncols=columns, title=note, alignment="left")
 
 
 def _draw_influence(influence: Influence, ax: Axes) -> None:
@@ -87,7 +96,7 @@ def _draw_influence(influence: Influence, ax: Axes) -> None:
     ax.plot(factors, kept, **_KEPT)
     for is_below, factor, strategy in _list_break_evens(influence):
         if strategy is None:
-            ax.axvspan(*((0, factor) if is_below else (factor, 10)), label="nothing fits", **style.NOTHING)
+            ax.axvspan(*((0, factor) if is_below else (factor, 10)), **style.NOTHING)
         else:
             ax.axvline(factor, **_CHANGE)
     planned = [

@@ -7,14 +7,13 @@ defaults.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import ceil, log2
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from cycler import cycler
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -122,27 +121,15 @@ def set_title(ax: Axes, *lines: str, **look: Any) -> None:
     ax.set_title(wrap_lines(ax, *lines, **look), **look)
 
 
-def collect_entries(*axes: Axes) -> dict[str, Artist]:
-    """Return the parts of axes that have a label, by label."""
-    return {label: entry for ax in axes for entry, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-
-
-def add_legend(ax: Axes, handles: Iterable[Artist] | None = None) -> None:
-    """Put a legend between the title and the axes, of the given parts or of all, in columns that have room."""
-    size, entries = mpl.rcParams["font.size"], collect_entries(ax)
-    if handles is not None:
-        entries = {str(handle.get_label()): handle for handle in handles}
-    if not entries:
-        return
+def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """Put the legend between the title and the axes, in as many rows as its labels need."""
+    size, entries = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
     # The width of each label with its sample and gap, and the room beside the tick labels of the axis.
-    widths = [size * (0.55 * len(label) + 3) for label in entries]
+    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in entries]
     room = 72 * find_width(ax) - 6 * size
-    columns = len(entries)
-    while columns > 1 and sum(column.max() for column in np.array_split(widths, columns)) > room:
-        columns -= 1
+    columns = len(entries) if sum(widths) < room else max(1, int(room / max(widths)))
     form: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
-    form |= {"ncols": columns, "columnspacing": 1.0, "handlelength": 1.2}
-    legend = ax.legend(entries.values(), entries.keys(), **form)
+    legend = ax.legend(handles=entries, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
     legend.set_in_layout(False)
     ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(entries) // columns) + 0.8 * size)
 

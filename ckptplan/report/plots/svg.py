@@ -20,10 +20,15 @@ _TEXT, _NEWLINE = "\N{SYMBOL FOR START OF TEXT}", "\N{SYMBOL FOR NEWLINE}"
 MOST_TOOLTIPS = 400
 #: The identifier of the group of points with tooltips.
 _TIPS = "tips"
-#: Coordinates, of which a page needs one decimal.
-_COORDINATES, _FRACTION = re.compile(r' (?:d|x|y|transform)="[^"]*"'), re.compile(r"(\.\d)\d+")
+#: Coordinates, which are rounded to a tenth of a point, and the space around the commands of a path.
+_NUMBER, _AROUND_COMMAND = re.compile(r"-?\d+\.\d+"), re.compile(r"\s*([A-Za-z])\s*")
+#: References to a part of the picture: ``url(#part)`` and ``href="#part"``.
+_REFERENCE = re.compile(r"(?:(?<=url\()|^)#([^)\"]+)")
 #: Removes the date and the version from files, so that equal figures give equal files.
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+#: Replacements in ``style`` attributes within a page, which has its own colours and font.
+_THEMED = {"stroke: #000000": "stroke: currentColor", "fill: #ffffff": "fill: Canvas"}
+_FONT = re.compile(r"'DejaVu Sans'[^;]*")
 
 
 def add_tooltips(
@@ -44,6 +49,8 @@ def add_tooltips(
 
 def render_svg(figure: Any) -> str:
     """Return a picture as the text of an SVG file."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
     return ElementTree.tostring(_make_tree(figure), encoding="unicode", xml_declaration=True)
 
 
@@ -52,37 +59,58 @@ def make_page_svg(figure: Any, name: str) -> str:
     for ax in figure.axes:
         ax.patch.set_visible(False)
     figure.patch.set_visible(False)
-    # matplotlib names the parts that a picture refers to by hashes with this salt.
-    root = _make_tree(figure, **{"svg.hashsalt": name})
-    for group in root.iter(f"{{{_SVG}}}g"):
-        # Nothing refers to groups, which have the same names in every picture.
-        if group.attrib.pop("id", "") == _TIPS:
-            group.set("class", _TIPS)
-    for attribute in ("width", "height"):
-        root.attrib.pop(attribute)
+    root = _make_tree(figure)
+    for element in list(root.iter()):
+        _adapt(element, name)
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
     root.attrib |= {"fill": "currentColor", "aria-hidden": "true", "focusable": "false"}
-    text = ElementTree.tostring(root, encoding="unicode")
-    return _COORDINATES.sub(lambda attribute: _FRACTION.sub(r"\1", attribute[0]), text)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
-def _make_tree(figure: Any, **settings: str) -> ElementTree.Element:
+def _make_tree(figure: Any) -> ElementTree.Element:
     """Return a picture as elements, with a title in each point that has a tooltip."""
     file, dots = StringIO(), figure.dpi
-    with use_style(**settings):
+    with use_style():
         # ``savefig`` draws twice: once for the layout, and again for the file.
         FigureCanvasSVG(figure).print_svg(file, metadata=_NO_METADATA)  # type: ignore[no-untyped-call]
     figure.dpi = dots
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(file.getvalue())  # noqa: S314 - matplotlib wrote it just now
     for point in root.iter(f"{{{_SVG}}}a"):
         link, _, text = point.attrib.pop(f"{{{_XLINK}}}href").partition(_TEXT)
         point.attrib.clear()
         if link:
-            point.set("href", link)
+            point.set(f"{{{_XLINK}}}href", link)
         else:
             point.tag = f"{{{_SVG}}}g"
         title = ElementTree.Element(f"{{{_SVG}}}title")
         title.text = text.replace(_NEWLINE, "\n")
         point.insert(0, title)
     return root
+
+
+def _adapt(element: ElementTree.Element, name: str) -> None:
+    """Adapt an element to a page: its identifiers, its colours and its coordinates."""
+    element.tag = str(element.tag).rpartition("}")[2]
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    identifier = attributes.pop("id", "")
+    if identifier == _TIPS:
+        attributes["class"] = _TIPS
+    elif identifier and element.tag != "g":
+        # Nothing refers to a group.
+        attributes["id"] = f"{name}-{identifier}"
+    if "style" in attributes:
+        for plain, themed in _THEMED.items():
+            attributes["style"] = attributes["style"].replace(plain, themed)
+        attributes["style"] = _FONT.sub("sans-serif", attributes["style"]).replace("; ", ";").replace(": ", ":")
+    for key, value in attributes.items():
+        if element.tag != "a" and key != "id":
+            attributes[key] = _REFERENCE.sub(rf"#{name}-\1", value)
+        if key in ("x", "y", "transform", "d"):
+            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), attributes[key])
+            attributes[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
+    element.attrib.clear()
+    element.attrib.update(attributes)
+    element.tail = None
+    if element.tag not in ("text", "tspan", "title"):
+        element.text = None
