@@ -28,7 +28,7 @@ from ckptplan.torch.run.chunk_steps import ChunkSteps, refuse_hooks
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run.inputs import Inputs
 from ckptplan.torch.run.steps import Cell, Steps
-from ckptplan.torch.run_call import Results, run_plan, try_call
+from ckptplan.torch.run_call import Results, run_plain_loop, run_plan, try_call
 from ckptplan.torch.state.nests import fill, map_leaves
 
 #: Whether replayed steps are compared with their first run. ``"always"`` also tries the first steps in each
@@ -277,7 +277,13 @@ def check_call(
     """Compare the gradients of a call under a plan with those of a plain loop, as ``check``."""
     with torch.enable_grad():
         scope = try_call(call).scope
-    return check_gradients(call, scope, lambda copied: run_call(copied, plan, memory)[0], tolerance=tolerance)
+    return check_gradients(
+        call,
+        scope,
+        run_plain_loop,
+        lambda copied: run_call(copied, plan, memory)[0],
+        tolerance=tolerance,
+    )
 
 
 @as_entry

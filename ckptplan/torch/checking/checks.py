@@ -15,7 +15,6 @@ from ckptplan.torch.checking.trial import run_plain_steps
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.constants import Constants
 from ckptplan.torch.run.scope import Scope
-from ckptplan.torch.run_call import Results, run_plain_loop
 from ckptplan.torch.state.digests import find_rounding
 from ckptplan.torch.state.nests import is_differentiable, list_leaves
 from ckptplan.torch.state.reach import is_generator
@@ -28,13 +27,19 @@ COMPARED_STEPS, _CUT_TOLERANCE = 2, 1e-3
 
 
 def check_gradients(
-    call: Call, scope: Scope, run_planned: Callable[[Call], Results], *, tolerance: float | None = None
+    call: Call,
+    scope: Scope,
+    run_plain: Callable[[Call], Any],
+    run_planned: Callable[[Call], Any],
+    *,
+    tolerance: float | None = None,
 ) -> bool:
     """Run a call twice, and print how far each gradient under a plan differs from that of a plain loop.
 
     Arguments:
         call: the call.
         scope: the scope of the call, with the traits that its trial observed.
+        run_plain: runs a call as a plain loop, and returns its ``Results``.
         run_planned: runs a call under the plan.
         tolerance: the share of its norm by which a gradient may differ; None to derive it from the data type.
 
@@ -42,7 +47,7 @@ def check_gradients(
     """
     scope.begin()
 
-    def run(run_copy: Callable[[Call], Results]) -> Derivatives:
+    def run(run_copy: Callable[[Call], Any]) -> Derivatives:
         def run_weighed(copied: Call, _: Constants) -> tuple[Sequence[Tensor], Any, int]:
             results = run_copy(copied)
             return weigh_results(copied, results.tensors), results.state, copied.inputs.steps
@@ -50,7 +55,7 @@ def check_gradients(
         return differentiate(call, scope, run_weighed)
 
     with torch.enable_grad():
-        plain, planned = run(run_plain_loop), run(run_planned)
+        plain, planned = run(run_plain), run(run_planned)
     if not plain.has_gradients:
         raise InputError(
             "has nothing that requires a gradient", field="cell", accepted="parameters, or inputs with one"
