@@ -20,13 +20,12 @@ except ImportError as error:
     raise MissingExtra("torch", package="torch") from error
 
 from ckptplan.storage.place import Offload
-from ckptplan.torch.api import bptt, check, measured_sizes, plan_for, scan, unroll
+from ckptplan.torch.api import Result, bptt, check, measured_sizes, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compile_options import Compile, CompileFallback
 from ckptplan.torch.device.memory import OutOfMemory
 from ckptplan.torch.fit.measure import Sizes
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.result import Result
 from ckptplan.torch.spiking import SpikingLayer
 from ckptplan.torch.stack import ChunkStack
 from ckptplan.torch.wrapping.replace import wrap_layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, Never, TypeAlias
 
 import torch
@@ -14,15 +15,14 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.place import OffloadTo
-from ckptplan.torch.checking.gradcheck import check_gradients
+from ckptplan.torch.checking.checks import check_gradients
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
 from ckptplan.torch.fit.limited import plan_within, run_within
 from ckptplan.torch.fit.measure import Sizes, measure_sizes
-from ckptplan.torch.online import bptt_online
+from ckptplan.torch.online import run_online
 from ckptplan.torch.pieces.compiled import count_pieces, run_compiled
-from ckptplan.torch.result import Result
 from ckptplan.torch.run.call import Call, check_plan, read_losses, read_options
 from ckptplan.torch.run.chunk_steps import ChunkSteps, refuse_hooks
 from ckptplan.torch.run.executor import Observer
@@ -38,6 +38,18 @@ Verify: TypeAlias = bool | Literal["always"]
 
 #: ``measured_sizes`` takes the mean of this many steps.
 _MEASURED_STEPS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of ``bptt``: the loss, which can be differentiated, and the final state, which cannot."""
+
+    loss: torch.Tensor
+    state: Any
+    #: The plan that was executed: the given plan or schedule, or the plan that was made for ``memory``.
+    plan: Plan | Schedule
+    #: The steps of the compiled pieces that ran, None if steps ran as they are written.
+    piece: int | None = None
 
 
 @as_entry
@@ -171,19 +183,12 @@ def bptt(
                     field=name,
                     accepted="a plan, without until",
                 )
-        return bptt_online(
-            cell,
-            inputs,
-            state,
-            until=until,
-            plan=plan,
-            memory=memory,
-            observer=observer,
-            losses=losses,
-            **options,
-        )
-    call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
-    results, executed = run_call(call, plan, memory, schedule=schedule, observer=observer)
+        options |= {"losses": losses, "observer": observer}
+        executed: Plan | Schedule
+        results, executed = run_online(cell, inputs, state, until=until, plan=plan, memory=memory, **options)
+    else:
+        call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
+        results, executed = run_call(call, plan, memory, schedule=schedule, observer=observer)
     final = map_leaves(torch.Tensor.detach, results.state)
     return Result(loss=results.tensors[0], state=final, plan=executed, piece=results.piece)
 
@@ -256,9 +261,8 @@ def check(
 
     Returns True. Raises InputError for the first gradient that differs.
     """
-    has_no_loss = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if has_no_loss else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    options = read_options(parameters=parameters, replay_randomness=True, verify=True)
+    losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss, is_needed=False)
+    options = read_options(parameters=parameters)
     call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
     return check_call(call, plan, memory, tolerance=tolerance)
 
@@ -271,18 +275,15 @@ def check_call(
     tolerance: float | None = None,
 ) -> bool:
     """Compare the gradients of a call under a plan with those of a plain loop, as ``check``."""
-
-    def run_plain(copied: Call) -> tuple[list[torch.Tensor], Any]:
-        results = run_plain_loop(copied)
-        return results.tensors, results.state
-
-    def run_planned(copied: Call) -> tuple[list[torch.Tensor], Any]:
-        results, _ = run_call(copied, plan, memory)
-        return results.tensors, results.state
-
     with torch.enable_grad():
         scope = try_call(call).scope
-    return check_gradients(call, scope, run_plain, run_planned, tolerance=tolerance)
+    return check_gradients(
+        call,
+        scope,
+        run_plain_loop,
+        lambda copied: run_call(copied, plan, memory)[0],
+        tolerance=tolerance,
+    )
 
 
 @as_entry
@@ -311,12 +312,10 @@ def plan_for(
 
     Raises InputError, also if no plan fits.
     """
-    has_no_loss = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if has_no_loss else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss, is_needed=False)
     options = read_options(
         parameters=parameters,
         replay_randomness=replay_randomness,
-        verify=True,
         memory=memory,
         offload=offload,
     )
@@ -344,8 +343,7 @@ def measured_sizes(
     that offload nothing, only their ratios matter. Spikes are counted as they fire in the first steps. They
     take at most one bit per neuron and step. Raises InputError.
     """
-    has_no_loss = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if has_no_loss else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss, is_needed=False)
     given = Inputs(inputs, _MEASURED_STEPS if callable(inputs) else None)
     call = Call(
         cell=cell,
@@ -353,7 +351,7 @@ def measured_sizes(
         state=state,
         losses=losses,
         steps_type=find_steps(cell),
-        **read_options(parameters=parameters, replay_randomness=True, verify=True),
+        **read_options(parameters=parameters),
     )
     return measure_sizes(call, min(_MEASURED_STEPS, given.steps))
 

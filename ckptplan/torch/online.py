@@ -21,16 +21,14 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.fit.choose import OtherSequences, find_costs
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.watch import Watch
-from ckptplan.torch.result import Result
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.executor import Executor, Observer
-from ckptplan.torch.run.inputs import Inputs, is_list_of_steps
+from ckptplan.torch.run.inputs import Inputs, is_list_of_steps, refuse_gradients
 from ckptplan.torch.run.outputs import SummedLoss, check_scalar
 from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.run.steps import LateStateError, check_result
 from ckptplan.torch.run_call import Results, execute_actions, run_plain_loop, try_call
-from ckptplan.torch.state.nests import LEAF, Nest, flatten, map_leaves
-from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
+from ckptplan.torch.state.nests import LEAF, Nest, list_leaves, map_leaves
 from ckptplan.units import MAX_STEPS
 
 #: Returns whether the sequence ends at a state.
@@ -76,9 +74,11 @@ class OnlineInputs(Inputs):
             return step < self._rows
         while len(self._items) <= step:
             try:
-                self._items.append(_check_item(next(self._source)))
+                item = next(self._source)
             except StopIteration:
                 return False
+            refuse_gradients(list_leaves(item), "yielded")
+            self._items.append(item)
         return True
 
     def cut(self, start: int, stop: int) -> tuple[list[Tensor], Nest]:
@@ -113,17 +113,7 @@ def _is_source(given: Any) -> bool:
     return not is_nest and not callable(given) and (not isinstance(given, list) or is_list_of_steps(given))
 
 
-def _check_item(item: Any) -> Any:
-    if any(leaf.requires_grad for leaf in flatten(item)[0]):
-        raise InputError(
-            "yielded a tensor that requires a gradient, which would not reach the code that made it",
-            field="inputs",
-            accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
-        )
-    return item
-
-
-def bptt_online(
+def run_online(
     cell: Any,
     inputs: Any,
     state: Any,
@@ -133,8 +123,8 @@ def bptt_online(
     memory: int | str | None,
     observer: Observer | None,
     **options: Any,
-) -> Result:
-    """Return the loss of a sequence of unknown length, as ``bptt``. Raises InputError."""
+) -> tuple[Results, Schedule]:
+    """Run a sequence of unknown length, as ``bptt``; return its results and the actions. Raises InputError."""
     _check(until, plan, memory)
     online_inputs = OnlineInputs(inputs, has_until=until is not None)
     if not online_inputs.has(0):
@@ -145,13 +135,13 @@ def bptt_online(
 
     call = Call(cell=cell, inputs=online_inputs, state=state, **options)
     if not torch.is_grad_enabled():
-        return _make_result(*_run_plainly(call, ends))
+        return _run_plainly(call, ends)
     online_inputs.steps = _count_known(call, ends)
     limited = None if memory is None else _LimitedOnline.of(call, memory)
     tried = try_call(call) if limited is None else limited.tried
     if not tried.has_gradients:
         tried.remember()
-        return _make_result(*_run_plainly(call, ends))
+        return _run_plainly(call, ends)
     runs: list[OnlineExecutor] = []
 
     def make_executor(call: Call, _: Iterator[Action], scope: Scope, **options: Any) -> Executor:
@@ -168,9 +158,14 @@ def bptt_online(
         attempts=_MAX_ATTEMPTS,
     )
     online = plan if limited is None else limited.schedule
-    steps, is_short = online_inputs.steps, runs[-1].is_short
-    actions: Any = partial(online.actions, lambda done: done == steps)
-    return _make_result(results, steps, (Record(0, steps), Backward(0, steps)) if is_short else actions)
+    steps = online_inputs.steps
+    if runs[-1].is_short:
+        return results, _record_all(steps)
+    return results, Schedule(steps=steps, actions=partial(online.actions, lambda done: done == steps))
+
+
+def _record_all(steps: int) -> Schedule:
+    return Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)))
 
 
 class _LimitedOnline:
@@ -212,13 +207,8 @@ class _LimitedOnline:
         self.schedule = self._fit()
 
 
-def _make_result(results: Results, steps: int, actions: Any) -> Result:
-    state = map_leaves(Tensor.detach, results.state)
-    return Result(loss=results.tensors[0], state=state, plan=Schedule(steps=steps, actions=actions))
-
-
-def _run_plainly(call: Call, ends: Ends) -> tuple[Results, int, Any]:
-    """Run a sequence as a plain loop; return the results, the steps, and the actions of such a loop."""
+def _run_plainly(call: Call, ends: Ends) -> tuple[Results, Schedule]:
+    """Run a sequence as a plain loop; return the results, and the actions of such a loop."""
     reached = [0]
 
     def has_ended(state: Any, steps: int) -> bool:
@@ -226,7 +216,7 @@ def _run_plainly(call: Call, ends: Ends) -> tuple[Results, int, Any]:
         return ends(state, steps)
 
     results = run_plain_loop(call, ends=has_ended)
-    return results, reached[0], (Record(0, reached[0]), Backward(0, reached[0]))
+    return results, _record_all(reached[0])
 
 
 def _check(until: object, plan: object, memory: object) -> None:
@@ -245,7 +235,7 @@ def _check(until: object, plan: object, memory: object) -> None:
 def _count_known(call: Call, ends: Ends) -> int:
     """Run a few first steps without a graph, undo them, and return how many of them the sequence has."""
     scope = Scope.of(call)
-    scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
+    scope.begin()
     state = map_leaves(lambda leaf: leaf.detach().clone(), call.state)
     try:
         with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,21 +18,22 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Record
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.checking.match import MatchedExecutor, make_match
-from ckptplan.torch.checking.trial import MAX_ATTEMPTS, TRIAL_STEPS, TrialObserver, try_steps
+from ckptplan.torch.checking.match import make_match
+from ckptplan.torch.checking.trial import MAX_ATTEMPTS, TRIAL_STEPS, try_steps
 from ckptplan.torch.device.memory import explain_exhaustion
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.chunk_steps import MAX_PIECE, cut_chunks, find_working, size_chunks
 from ckptplan.torch.run.executor import Executor, Observer
-from ckptplan.torch.run.outputs import StackedOutputs, check_scalar
-from ckptplan.torch.run.scope import KnownTraits, Scope
+from ckptplan.torch.run.outputs import check_scalar
+from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.run.sequence import execute
 from ckptplan.torch.run.sharded import refuse_sharded
-from ckptplan.torch.run.steps import LateStateError, take_step
+from ckptplan.torch.run.steps import LateStateError, StepTraits, take_step
 from ckptplan.torch.state.lifted import detach_computed
-from ckptplan.torch.state.nests import count_bytes, fill, flatten, stack
+from ckptplan.torch.state.nests import Nest, count_bytes, fill, flatten
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 from ckptplan.torch.store.place import check_room_of, make_remote_store
+from ckptplan.units import MAX_STEPS
 
 _logger = logging.getLogger("ckptplan.torch")
 #: The field of ``estimate_basis`` with which a plan says that its last recording is postponed.
@@ -44,7 +45,7 @@ _INPUTS_SHARE = 16
 #: The most kinds of calls that are remembered, and the most sets of constants of each kind.
 _MAX_KINDS, _MAX_CONSTANT_SETS = 256, 16
 #: By the kind of a call: the traits of its latest call, and the traits for each set of constants.
-_traits_by_kind: OrderedDict[Any, tuple[KnownTraits, dict[int, KnownTraits]]] = OrderedDict()
+_traits_by_kind: OrderedDict[Any, tuple[StepTraits, dict[int, StepTraits]]] = OrderedDict()
 
 
 def forget_calls() -> None:
@@ -105,14 +106,15 @@ def try_call(
     call: Call,
     *,
     limit: int | None = None,
-    observer: TrialObserver | None = None,
+    observer: Any = None,
 ) -> TriedCall:
     """Observe the first steps of a call, unless an earlier call of its kind did so.
 
     Arguments:
         call: the call.
         limit: bytes that the trial may take, None for no limit.
-        observer: observes the small schedule of the trial.
+        observer: observes the small schedule of the trial; its method ``enter``, if it has one, returns a
+            context around the schedule.
 
     Raises InputError.
     """
@@ -129,9 +131,7 @@ def try_call(
         scope.lift(scope.list_generators(), carries=False)
         constants = scope.describe_constants(scope.export_traits().lifted)
         return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=False)
-    scope.start = scope.reach.take_snapshot(
-        all_digests=True, copied_bytes=find_copied_bytes(limit), copies_large=limit is None
-    )
+    scope.begin(find_copied_bytes(limit))
     plain = try_steps(call, scope, limit=limit, observer=observer)
     if call.needs_state and not scope.keeps_state:
         raise InputError(
@@ -202,19 +202,20 @@ def run_plan(
     """
     actions = partial(list_actions, plan) if schedule is None else partial(iter, tuple(schedule))
     call = cut_chunks(call, actions)
-    match = make_match(call, plan, schedule=schedule is not None) if torch.is_grad_enabled() else None
-    is_plain = observer is None and schedule is None and is_plain_loop(plan) and call.runs_plainly
+    is_scheduled, is_observed = schedule is not None, observer is not None
+    match = None
+    if torch.is_grad_enabled():
+        match = make_match(call, plan, schedule=is_scheduled, observer=observer)
+    is_plain = not is_observed and not is_scheduled and is_plain_loop(plan) and call.runs_plainly
     if not torch.is_grad_enabled() or (is_plain and (match is None or match.is_known)):
         with explain_exhaustion(plan, call.device):
             return run_plain_loop(call)
     check_room_of(plan, call.place)
 
     def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
-        options["remote"] = make_remote_store(plan, call.place, call.device, is_observed=observer is not None)
-        options |= {"plan": plan, "postpones_last": schedule is None and is_postponed(plan)}
-        if match is None or match.is_known:
-            return Executor(call, *args, **options)
-        return MatchedExecutor(call, *args, match=match, **options)
+        options["remote"] = make_remote_store(plan, call.place, call.device, is_observed=is_observed)
+        options |= {"plan": plan, "postpones_last": not is_scheduled and is_postponed(plan)}
+        return Executor(call, *args, **options)
 
     limit = None
     if isinstance(plan, Plan) and plan.workload.limited:
@@ -224,7 +225,7 @@ def run_plan(
         working = 1 if takes_single_steps(plan) else find_working(plan.workload.state_bytes, limit)
         call = size_chunks(call, plan, working)
     tried = try_call(call, limit=limit)
-    results = execute_actions(tried, actions, executor_type=make_executor, observer=observer)
+    results = execute_actions(tried, actions, executor_type=make_executor, observer=match or observer)
     if match is not None:
         match.warn()
     return results
@@ -283,47 +284,36 @@ def run_plain_loop(call: Call, *, ends: Callable[[Any, int], bool] | None = None
 
     ``ends(state, steps)`` says after each step whether the sequence ends, if its length is not known.
     """
-    losses, inputs = call.losses, call.inputs
-    if not losses and ends is None and not torch.is_grad_enabled():
-        return _run_without_graph(call)
-    outputs: list[Any] = []
+    losses, inputs, state = call.losses, call.inputs, call.copy_state()
+    # A chunk_loss gets all outputs at once.
+    outputs: Any = replace(call, run_steps=MAX_STEPS).make_outputs()
+    records, leaves_graph = torch.is_grad_enabled(), False
     terms: list[Tensor] = []
-    state = call.copy_state()
-    cell, loss, keeps_outputs = call.cell, losses.get("loss"), not losses or "chunk_loss" in losses
+    flat: list[tuple[list[Tensor], Nest]] = []
     for step, x in enumerate(inputs.iterate_all()):
-        state, output = take_step(cell, state, x)
-        if loss is not None:
-            terms.append(check_scalar(loss(step, output), "loss"))
-        elif keeps_outputs:
-            outputs.append(output)
-        if ends is not None and ends(state, step + 1):
-            break
-    if losses:
-        if outputs:
-            terms.append(check_scalar(losses["chunk_loss"](0, stack(outputs)), "chunk_loss"))
-        if "final_loss" in losses:
-            terms.append(check_scalar(losses["final_loss"](state), "final_loss"))
-        total = torch.stack(terms).sum() if len(terms) > 1 else terms[0]
-        return Results(tensors=[total], nest=None, state=state)
-    if inputs.joins_outputs:
-        flat = [flatten(output) for output in outputs]
-        joined = [inputs.join(parts) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
-        return Results(tensors=joined, nest=flat[0][1], state=state)
-    tensors, nest = flatten(stack(outputs))
-    return Results(tensors=tensors, nest=nest, state=state)
-
-
-def _run_without_graph(call: Call) -> Results:
-    """Run a call that needs no graph, and stack each output at once, so that steps can free their outputs."""
-    state, outputs = call.copy_state(), call.make_outputs()
-    assert isinstance(outputs, StackedOutputs)  # noqa: S101 - there are no losses
-    leaves_graph = False
-    for step, x in enumerate(call.inputs.iterate_all()):
         state, output = take_step(call.cell, state, x)
-        outputs.take(step, output, is_new=True)
-        if leaves_graph or not step:
+        if losses:
+            terms += outputs.take(step, output, is_new=True)
+        elif records:
+            flat.append(flatten(output))
+        else:
+            # Outputs without a graph are stacked at once, so that steps can free them.
+            outputs.take(step, output, is_new=True)
+        if not records and (leaves_graph or not step):
             # Steps may enable gradients by themselves; the graphs of all of them would stay alive.
             leaves, nest = flatten(state)
             leaves_graph = any(leaf.grad_fn is not None for leaf in leaves)
             state = fill(nest, detach_computed(leaves)) if leaves_graph else state
-    return Results(tensors=outputs.release(), nest=outputs.nest, state=state)
+        if ends is not None and ends(state, step + 1):
+            break
+    if losses:
+        terms += outputs.flush(step + 1)
+        if "final_loss" in losses:
+            terms.append(check_scalar(losses["final_loss"](state), "final_loss"))
+        total = torch.stack(terms).sum() if len(terms) > 1 else terms[0]
+        return Results(tensors=[total], nest=None, state=state)
+    if not records:
+        return Results(tensors=outputs.release(), nest=outputs.nest, state=state)
+    combine: Any = inputs.join if inputs.joins_outputs else torch.stack
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return Results(tensors=[combine(column) for column in columns], nest=flat[0][1], state=state)

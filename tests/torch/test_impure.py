@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from tests.torch.impure.modules import Records
 from tests.torch.support import gru, job, plain
 from tests.torch.tables import STEPS, STRATEGIES, Call, Row, plan, squares
 
+#: What an error says about a cell or a loss that gives something else when its steps run again.
+OTHER_STATE, OTHER_LOSS = "differs when its steps run again", "when the step runs again"
 #: The cases that only base executes, with words of the message that other plans give.
 REFUSED = {
     "hooked_grad_fn": "hooks the grad_fn of a state",
@@ -25,15 +28,15 @@ REFUSED = {
     "cached_weight": "fills weight, a cache of results",
     "chunk_gradient_of_the_cut": "the gradient of cell.inner.weight_ih differs",
     "chunk_loss_of_the_cut": "the sum of the losses is",
-    "counting_iterator": "takes values from steps, an iterator",
-    "generator_function": "takes values from schedule, an iterator",
-    "iterator_in_list": "takes values from held",
-    "iterator_in_tuple": "takes values from held",
-    "iterator_of_pairs": "takes values from held",
-    "list_iterator": "takes values from weights, an iterator",
-    "loss_with_cycle": "takes values from weights, an iterator",
-    "loss_with_iterator": "takes values from targets, an iterator",
-    WITHOUT_REFERENCE: "differs when its steps run again",
+    "counting_iterator": OTHER_STATE,
+    "generator_function": OTHER_STATE,
+    "iterator_in_list": OTHER_STATE,
+    "iterator_in_tuple": OTHER_STATE,
+    "iterator_of_pairs": OTHER_STATE,
+    "list_iterator": OTHER_STATE,
+    "loss_with_cycle": OTHER_LOSS,
+    "loss_with_iterator": OTHER_LOSS,
+    WITHOUT_REFERENCE: OTHER_STATE,
 }
 # PyTorch's compiler looks at the gradient of each state that it is called with.
 compiled = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -76,13 +79,13 @@ def read_outcome(name: str) -> str:
 
 
 def test_a_refusal_leaves_modules_and_generators_as_they_were() -> None:
-    weights = iter([0.0, 1.0, 2.0])
+    weights = itertools.cycle([0.0, 1.0, 2.0])
     (inputs, state), cell, drawn = job(STEPS), Records.appended_only(), torch.get_rng_state()
 
     def loss(_: int, output: torch.Tensor) -> torch.Tensor:
         return output.square().sum() * next(weights) * torch.rand(())
 
-    with pytest.raises(InputError, match="takes values from weights, an iterator"):
+    with pytest.raises(InputError, match=OTHER_LOSS):
         bptt(cell, inputs, state, loss, plan=plan("standard"))
     assert (cell.calls, cell.kept) == (0, [])
     assert torch.equal(torch.get_rng_state(), drawn)

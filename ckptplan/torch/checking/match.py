@@ -20,13 +20,14 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.planning.playback import actions
+from ckptplan.schedule.actions import Action, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch.entry import count_frames
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.context import get_tape_hooks
-from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run.steps import Tape
 from ckptplan.torch.state.reach import walk
 from ckptplan.units import format_bytes
@@ -53,16 +54,20 @@ def forget_matches() -> None:
 
 
 class Match:
-    """Compares the first recording of a run with the plan.
+    """An observer that compares the first recording of a run with the plan.
 
     Arguments:
         call: the call.
         plan: its plan.
         schedule: whether other actions than those of the plan run.
+        observer: the observer of the user, or None.
+
+    Raises InputError if the plan is known not to fit, and ``strict`` was given.
     """
 
-    def __init__(self, call: Call, plan: Plan, *, schedule: bool) -> None:
-        self._call, self._plan, self._schedule = call, plan, schedule
+    def __init__(self, call: Call, plan: Plan, *, schedule: bool, observer: Observer | None) -> None:
+        self._call, self._plan, self._schedule, self._observer = call, plan, schedule, observer
+        self.clock = getattr(observer, "clock", None)
         sizes = (plan.workload.state_bytes, plan.workload.tape_bytes, plan.workload.units, plan.profile.units)
         kind, weights = call.describe_kind(), [leaf.shape for leaf in walk(call.roots).list_parameters()]
         self._kind = sizes, plan.strategy, tuple(plan.parameters.items()), kind, tuple(weights)
@@ -71,7 +76,6 @@ class Match:
         #: The message about a plan that does not fit, None if it fits.
         self.message = _verdicts.get(self._kind) if self.is_known or schedule else _describe_excess(plan)
         self._refuse_strictly()
-
         if self.is_known:
             # The first call of the kind warned.
             self.message = None
@@ -82,10 +86,17 @@ class Match:
                 self.message, field="plan", accepted="a plan with the sizes of the cell, or strict=False"
             )
 
-    def compare(self, tape: Tape, state_bytes: int) -> None:
+    def __call__(self, action: Action, run: Any) -> None:
         """Compare the first tape, and the bytes of the state after it. Raises InputError if ``strict``."""
-        if self.is_known:
-            return
+        # The bytes of tensors that hooks packed cannot be counted, and those of a DTensor lie elsewhere.
+        is_compared = isinstance(action, Record) and not self.is_known and not get_tape_hooks()
+        kinds = (torch.Tensor, torch.nn.Parameter)
+        if is_compared and all(type(leaf) in kinds for leaf in run.state.read().leaves):
+            self._compare(run.tapes[-1], run.state.saved_bytes)
+        if self._observer is not None:
+            self._observer(action, run)
+
+    def _compare(self, tape: Tape, state_bytes: int) -> None:
         self.is_known = True
         mismatch = self._describe_mismatch(state_bytes, tape)
         self.message = mismatch or self.message
@@ -139,37 +150,12 @@ class Match:
         return text + ". ckptplan.torch.measured_sizes gives the right sizes for a workload"
 
 
-class MatchedExecutor(Executor):
-    """An executor whose first recording is compared with the plan.
-
-    Arguments:
-        args, options: those of ``Executor``.
-        match: compares sizes.
-    """
-
-    def __init__(self, *args: Any, match: Match, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._match = match
-
-    def _record(self, start: int, stop: int) -> None:
-        super()._record(start, stop)
-        # The bytes of tensors that hooks packed cannot be counted.
-        if not self._match.is_known and not get_tape_hooks():
-            leaves = self.state.read().leaves
-            # The bytes of a subclass, such as DTensor, lie elsewhere.
-            if all(type(leaf) in (torch.Tensor, torch.nn.Parameter) for leaf in leaves):
-                self._match.compare(self.tapes[-1], self.state.saved_bytes)
-
-
-def make_match(call: Call, plan: Plan | Schedule, *, schedule: bool) -> Match | None:
-    """Return an object that compares a call with its plan; None if the plan has no sizes in bytes.
-
-    Raises InputError if the plan is known not to fit, and ``strict`` was given.
-    """
+def make_match(call: Call, plan: Plan | Schedule, *, schedule: bool, observer: Observer | None) -> Match | None:
+    """Return an observer that compares a call with its plan; None if the plan has no sizes in bytes."""
     # No state has a single byte: the sizes are in units of a state.
     if not isinstance(plan, Plan) or plan.workload.limited or plan.workload.state_bytes == 1:
         return None
-    return Match(call, plan, schedule=schedule)
+    return Match(call, plan, schedule=schedule, observer=observer)
 
 
 def _keep(table: OrderedDict[Any, Any], key: Hashable, value: Any) -> None:

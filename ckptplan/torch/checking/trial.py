@@ -8,10 +8,10 @@ step decides how many steps are tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,28 +19,27 @@ from torch.utils.weak import TensorWeakRef
 
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.torch.checking.derivatives import Derivatives, differentiate, differentiate_actions, weigh
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.constants import Constants
 from ckptplan.torch.run.context import ForwardContext, disable_autocast
-from ckptplan.torch.run.executor import Executor
-from ckptplan.torch.run.gradients import drop_waiting_operations, find_leaves, without_hooks
+from ckptplan.torch.run.gradients import find_leaves
 from ckptplan.torch.run.outputs import check_scalar
 from ckptplan.torch.run.scope import Scope
-from ckptplan.torch.run.sequence import execute
 from ckptplan.torch.run.steps import LateStateError, Tape, take_step
-from ckptplan.torch.state.digests import digest, find_rounding, repeat_weights
+from ckptplan.torch.run.verify import CAUSE, REMEDY
+from ckptplan.torch.state.digests import find_rounding
 from ckptplan.torch.state.lifted import PassedState, Placeholder, StatePart, make_placeholders
 from ckptplan.torch.state.nests import (
     count_bytes,
     fill,
-    flatten,
     is_differentiable,
     list_leaves,
     read_version,
     read_versions,
     stack,
 )
-from ckptplan.torch.state.places import Place, has_graph, join_names
+from ckptplan.torch.state.places import Place, join_names
 from ckptplan.torch.state.reach import is_generator
 
 #: How many steps are tried, and how many are tried within a tight limit of memory.
@@ -50,41 +49,11 @@ _OWN_TRIAL_STEPS = 16
 _HALF_ROUNDING = 1e-3
 #: How often steps are tried, or a sequence begins, if later steps do what earlier steps did not.
 MAX_ATTEMPTS = 4
-#: The share of its norm by which a gradient may differ, since it is a sum in another order.
-_ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4}
-_OTHER_ROUNDING = 10
+#: A gradient is a sum over steps in another order. It may differ by this many times the rounding of one tensor.
+_SUM_ROUNDING = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlainLoop:
-    """The results of a plain loop over the first steps: digests, names and types of gradients, and the loss."""
-
-    #: The steps that ran.
-    steps: int
-    gradients: list[tuple[float, float]]
-    names: list[str]
-    dtypes: set[torch.dtype]
-    total: float
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether any gradient is wanted."""
-        return bool(self.names)
-
-
-class TrialObserver(Protocol):
-    """An observer of the small schedule of a trial, with a context around the schedule."""
-
-    def enter(self) -> AbstractContextManager[Any]:
-        """Begin to observe; return the context in which the schedule is to run."""
-
-    def __call__(self, action: Action, run: Any) -> object:
-        """Observe an action that is done."""
-
-
-def try_steps(
-    call: Call, scope: Scope, *, limit: int | None = None, observer: TrialObserver | None = None
-) -> PlainLoop:
+def try_steps(call: Call, scope: Scope, *, limit: int | None = None, observer: Any = None) -> Derivatives:
     """Try the first steps of a call, again after a LateStateError; return the results of a plain loop.
 
     Arguments:
@@ -109,46 +78,32 @@ def try_steps(
                 first = replace(first, inputs=first.inputs.take_first(plain.steps))
             watching = observer if plain.steps == TRIAL_STEPS else None
             with suppress(LateStateError):
-                _compare_with_or_without_graph(first, scope, plain, watching)
+                difference = _compare(first, scope, plain, watching)
+                if difference is not None and not scope.traits.needs_graph:
+                    # Steps may compute the same values only if gradients are enabled.
+                    scope.set_traits(needs_graph=True)
+                    if _compare(first, scope, plain, watching) is None:
+                        return plain
+                if difference is not None:
+                    raise difference
                 return plain
     return plain
 
 
-def _compare_with_or_without_graph(
-    call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver | None
-) -> None:
-    """Compare the first steps. If they differ, compare again, with a graph in steps without a tape."""
-    try:
-        _compare(call, scope, plain, observer)
-    except LateStateError:
-        raise
-    except InputError as error:
-        if scope.traits.needs_graph:
-            raise
-        scope.set_traits(needs_graph=True)
-        try:
-            _compare(call, scope, plain, observer)
-        except LateStateError:
-            raise
-        except InputError:
-            raise error from None
-
-
-def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> PlainLoop:
+def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> Derivatives:
     """Run steps as a plain loop, and lift the places that they change. Undo all changes.
 
     Raises InputError for a tensor that steps write in place and that is too large to be copied.
     """
     try:
         with ForwardContext(call.device.type).cast_again():
-            return _TrialLoop(call, scope, limit).run()
-    except RuntimeError as error:
-        if "a view of a leaf Variable" not in str(error):
-            raise
-        # Steps write in place into tensors that an earlier call left with a graph.
-        scope.reach.restore(scope.start)
-        with ForwardContext(call.device.type).cast_again():
-            return _TrialLoop(call, scope, limit, copies=True).run()
+            try:
+                return _TrialLoop(call, scope, limit).differentiate()
+            except RuntimeError as error:
+                if "a view of a leaf Variable" not in str(error):
+                    raise
+                # Steps write in place into tensors that an earlier call left with a graph.
+                return _TrialLoop(call, scope, limit).differentiate(copies=True)
     finally:
         missing = scope.reach.restore(scope.start)
         if missing:
@@ -164,19 +119,12 @@ def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> Plain
 class _TrialLoop:
     """A plain loop that observes what its steps change. Tensors with a graph from before begin new graphs."""
 
-    def __init__(self, call: Call, scope: Scope, limit: int | None, *, copies: bool = False) -> None:
+    def __init__(self, call: Call, scope: Scope, limit: int | None) -> None:
         self._call, self._scope, self._limit = call, scope, limit
-        self._constants = Constants(scope.reach.list_graph_places())
-        self._constants.insert_computed(copies=copies)
-        leaves, nest = flatten(call.state, parameters=True)
-        # Steps may write into the tensors that they get.
-        self._state_leaves = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
-        computed = _view_computed(self._state_leaves, leaves)
-        cut, self._input_nest = call.inputs.cut(0, call.inputs.steps)
-        self._inputs = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in cut]
-        self._passed = PassedState(fill(nest, computed))
+        self._passed = PassedState(None)
         self._passed_part = StatePart(self._passed)
-        self._snapshot = scope.reach.take_snapshot(all_digests=True)
+        #: The steps that ran.
+        self._steps = 0
         #: The tensors of the state after the last step, with their versions and parts.
         self._watched: list[tuple[Tensor, int, StatePart]] = []
         #: Outputs that are stacked, with their versions.
@@ -184,16 +132,32 @@ class _TrialLoop:
         #: The parts that carried a gradient after any step.
         self._carrying: set[StatePart] = set()
 
-    def run(self) -> PlainLoop:
+    def differentiate(self, *, copies: bool = False) -> Derivatives:
+        """Run the steps, set the traits of the scope, and return the gradients."""
+        scope = self._scope
+        plain = differentiate(self._call, scope, self._run, self._find_unread, copies=copies)
+        if plain.has_sparse:
+            scope.set_traits(gives_sparse=True)
+        for part in scope.lifted if plain.has_gradients else ():
+            if isinstance(part.place, Place) and not part.is_content:
+                content = scope.start.contents[scope.reach.holders.index(part.place.holder)]
+                value = content if part.place.holder.is_whole else content.get(part.place.key)
+                part.inherits = any(id(leaf) in plain.constants for leaf in list_leaves(value))
+        return plain
+
+    def _run(self, call: Call, constants: Constants) -> tuple[list[Tensor], Any, int]:
         """Run the steps, and set the traits of the scope."""
-        call, scope, passed = self._call, self._scope, self._passed
+        scope, passed = self._scope, self._passed
+        passed.value, snapshot = call.state, self._take_snapshot()
+        inputs, nest = call.inputs.cut(0, call.inputs.steps)
         terms: list[Tensor] = []
         waiting: list[Any] = []
         created: list[list[Tensor]] = []
         before: list[Tensor] = []
-        own_leaves = {id(leaf) for leaf in (*self._state_leaves, *self._inputs, *self._constants.leaves)}
+        own = (*call.leaves, *find_leaves(call.leaves), *call.inputs.leaves, *constants.leaves)
+        own_leaves = {id(leaf) for leaf in own}
         self._watch(observes=False)
-        for step, x in enumerate(call.inputs.iterate(self._inputs, self._input_nest, 0, call.inputs.steps)):
+        for step, x in enumerate(call.inputs.iterate(inputs, nest, 0, call.inputs.steps)):
             # Chunks run in the precision of the parameters.
             with disable_autocast(call.device) if call.has_own_backward else nullcontext():
                 passed.value, output = take_step(call.cell, passed.value, x)
@@ -205,14 +169,14 @@ class _TrialLoop:
             if writes or changed:
                 self._refuse_records(changed)
                 scope.set_traits(losses_keep=True)
-            scope.lift(scope.reach.list_changes(self._snapshot, after), carries=False)
-            scope.lift_written(self._constants.list_written())
-            self._snapshot = after
+            scope.lift(scope.reach.list_changes(snapshot, after), carries=False)
+            scope.lift_written(constants.list_written())
+            snapshot = after
             self._watch()
             ends = [*new, *(leaf for part in self._parts for leaf in list_leaves(part.place.get()))]
             created.append([leaf for leaf in find_leaves(ends, until=before) if id(leaf) not in own_leaves])
             terms, before = [*terms, *new], ends
-            if not self._has_room([*terms, *ends], step + 1):
+            if not self._has_room([*terms, *ends], inputs, step + 1):
                 break
         if waiting:
             terms.append(check_scalar(call.losses["chunk_loss"](0, stack(waiting)), "chunk_loss"))
@@ -221,9 +185,10 @@ class _TrialLoop:
         self._check_outputs()
         self._name_caches()
         self._mark_parts(created)
-        plain = self._differentiate(terms, len(created))
-        self._find_unread(len(created) - 1)
-        return plain
+        if not any(term.requires_grad for term in terms):
+            scope.set_traits(losses_are_late=True)
+        self._steps = len(created)
+        return terms, passed.value, self._steps
 
     def _refuse_records(self, changed: Sequence[Place]) -> None:
         """Raise InputError if a loss keeps a value, and the backward pass of the cell computes it again.
@@ -241,11 +206,11 @@ class _TrialLoop:
             "step under autograd",
         )
 
-    def _has_room(self, ends: list[Tensor], steps: int) -> bool:
+    def _has_room(self, ends: list[Tensor], inputs: list[Tensor], steps: int) -> bool:
         """Return whether another step has room, given the tensors in which the graph of some steps ends."""
         if self._limit is None or steps < TIGHT_TRIAL_STEPS:
             return True
-        tapes = Tape(0, steps, [], [], ends, self._inputs, [], []).bytes
+        tapes = Tape(0, steps, [], [], ends, inputs, [], []).bytes
         gradients = count_bytes(self._scope.list_parameters(self._call))
         # Autograd adds two gradients of a parameter out of place, and later steps may keep more. Steps of cells
         # with a backward pass of their own have many operations on tensors of the size of the state.
@@ -315,58 +280,18 @@ class _TrialLoop:
         used_last = {id(leaf) for leaf in created[-1]}
         # Leaves that another step uses, too, existed before. Each step creates its other leaves.
         lasting = [leaf for leaf in unreached if len(created) > 1 and id(leaf) in used_last]
-        scope.hidden_leaves = tuple(map(TensorWeakRef, lasting))
-        scope.set_traits(temporary_leaves=len(unreached) - len(lasting))
+        scope.set_traits(
+            hidden_leaves=tuple(map(TensorWeakRef, lasting)), temporary_leaves=len(unreached) - len(lasting)
+        )
 
-    def _differentiate(self, terms: Sequence[Tensor], steps: int) -> PlainLoop:
-        """Return the gradients of all terms; mark parts that steps use with the graph from before the call."""
-        call, scope, constants = self._call, self._scope, self._constants
-        pairs = name_leaves(call, scope, self._state_leaves, self._inputs, constants)
-        wanted: list[Tensor] = [leaf for leaf, _ in pairs]
-        names = [name for _, name in pairs]
-        live = [term for term in terms if term.requires_grad]
-        if not live:
-            scope.set_traits(losses_are_late=True)
-            live = _weigh_state(self._passed.value, scope)
-        total = float(sum(float(term.detach()) for term in terms))
-        dtypes = {leaf.dtype for leaf in wanted}
-        if not live or not wanted:
-            return PlainLoop(steps=steps, gradients=[], names=[], dtypes=dtypes, total=total)
-        try:
-            ones = [torch.ones_like(term) for term in live]
-            with without_hooks(scope.list_parameters(call)):
-                gradients: tuple[Any, ...] = torch.autograd.grad(live, wanted, ones, allow_unused=True)
-        except BaseException as error:
-            drop_waiting_operations()
-            if not isinstance(error, RuntimeError) or not _is_of_autograd(error):
-                raise
-            raise InputError(
-                f"has no gradients in a plain loop over its first steps ({str(error).partition('.')[0]})",
-                field="cell or loss",
-                accepted="a cell that torch.autograd.grad works with: use_reentrant=False, no tensor kept "
-                "with a graph from before",
-            ) from error
-        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
-            scope.set_traits(gives_sparse=True)
-        used = {id(leaf) for leaf, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
-        originals = {
-            id(original)
-            for original, leaf in zip(constants.originals, constants.leaves, strict=True)
-            if id(leaf) in used
-        }
-        for part in scope.lifted:
-            if isinstance(part.place, Place) and not part.is_content:
-                content = scope.start.contents[scope.reach.holders.index(part.place.holder)]
-                value = content if part.place.holder.is_whole else content.get(part.place.key)
-                part.inherits = any(id(leaf) in originals for leaf in list_leaves(value) if has_graph(leaf))
-        rows, inputs = call.inputs.rows(0, steps)[1], {id(leaf) for leaf in self._inputs}
-        leaf_grads = zip(wanted, gradients, strict=True)
-        cut = [grad[:rows] if grad is not None and id(leaf) in inputs else grad for leaf, grad in leaf_grads]
-        return PlainLoop(steps=steps, gradients=digest_gradients(cut), names=names, dtypes=dtypes, total=total)
+    @contextmanager
+    def _find_unread(self) -> Iterator[None]:
+        """After the block, find the parts that steps write before they read them.
 
-    def _find_unread(self, step: int) -> None:
-        """Find the parts that steps write before they read them. One more step runs without their tensors."""
-        call, scope = self._call, self._scope
+        One more step runs without their tensors.
+        """
+        yield
+        call, scope, step = self._call, self._scope, self._steps - 1
         candidates = [part for part in scope.lifted if not part.is_written and list_leaves(part.place.get())]
         for part in candidates:
             part.is_read = False
@@ -387,37 +312,8 @@ class _TrialLoop:
                 part.is_read = True
 
 
-def _view_computed(copies: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return the copies of tensors. A copy of a computed tensor becomes a view, so that it is no leaf."""
-    pairs = zip(copies, leaves, strict=True)
-    return [copied.view_as(copied) if leaf.grad_fn is not None else copied for copied, leaf in pairs]
-
-
-def _is_of_autograd(error: RuntimeError) -> bool:
-    """Return whether autograd raised an error, and not a backward pass that is written in Python."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("torch.autograd")
-
-
 def _mark_read(part: StatePart) -> None:
     part.is_read = True
-
-
-def _weigh_state(passed: Any, scope: Scope) -> list[Tensor]:
-    """Return weighted sums of the tensors of a state that require gradients."""
-    places = [part.place.get() for part in scope.lifted if not part.is_content]
-    leaves = [leaf for value in (passed, *places) for leaf in list_leaves(value)]
-    return [weigh(leaf) for leaf in leaves if leaf.requires_grad and is_differentiable(leaf)]
-
-
-def weigh(tensor: Tensor) -> Tensor:
-    """Return a weighted sum of a tensor, whose gradient has many values."""
-    # A DTensor cannot be multiplied by weights that are no DTensor.
-    tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    flat = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1)
-    return (flat * repeat_weights(flat.numel(), flat.dtype, flat.device)).sum()
 
 
 def list_trial_actions(steps: int) -> list[Action]:
@@ -452,160 +348,51 @@ def list_single_actions(steps: int, *, advances_again: bool = False) -> list[Act
     return [*actions, Free(0, Tier.LOCAL)]
 
 
-#: Runs a call, and returns its results, which are the loss or the stacked outputs, and the final state.
-Runner = Callable[[Call], tuple[Sequence[Tensor], Any]]
-
-
-def differentiate_copy(
-    call: Call,
-    scope: Scope,
-    run: Runner,
-    enter: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> tuple[list[Any], list[str], float]:
-    """Run a call on copies of its tensors; return the gradients, the names of their leaves, and the loss.
-
-    The gradients are those of parameters, the state, the inputs and constants. All changes are undone.
-    ``enter`` returns a context around the forward and the backward pass.
-    """
-    steps = call.inputs.steps
-    leaves, nest = flatten(call.state, parameters=True)
-    state = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
-    computed = _view_computed(state, leaves)
-    inputs = call.inputs.take_first(steps)
-    constants = Constants(scope.reach.list_graph_places())
-    constants.insert_computed()
+def _compare(call: Call, scope: Scope, plain: Derivatives, observer: Any) -> InputError | None:
+    """Compare the first steps under a small schedule with a plain loop; return an error if they differ."""
     try:
-        with enter():
-            # Hold the final state until gradients arrive, as a user does.
-            results, final = run(replace(call, inputs=inputs, state=fill(nest, computed)))
-            terms = results if call.losses else _weigh_steps(call, results)
-            live = [term for term in terms if term.requires_grad]
-            if scope.traits.losses_are_late:
-                live += _weigh_state(final, scope)
-            pairs = name_leaves(call, scope, state, inputs.leaves, constants)
-            wanted = [leaf for leaf, _ in pairs]
-            ones = [torch.ones_like(term) for term in live]
-            with without_hooks(scope.list_parameters(call)):
-                is_reached = bool(live and wanted)
-                gradients = torch.autograd.grad(live, wanted, ones, allow_unused=True) if is_reached else ()
-        total = float(sum(float(term.detach()) for term in terms))
-        return list(gradients), [name for _, name in pairs], total
-    finally:
-        scope.reach.restore(scope.start)
-
-
-def differentiate_trial(
-    call: Call,
-    scope: Scope,
-    actions: Iterable[Action],
-    observer: Any = None,
-    enter: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> tuple[list[Any], list[str], float]:
-    """Run a call under the actions of a schedule, as ``differentiate_copy``."""
-
-    def run(copied: Call) -> tuple[list[Tensor], Any]:
-        return execute(Executor(copied, iter(actions), scope, observer=observer))
-
-    return differentiate_copy(call, scope, run, enter)
-
-
-def _weigh_steps(call: Call, results: Sequence[Tensor]) -> list[Tensor]:
-    """Return a weighted sum of the outputs of each step, as of the outputs of a plain loop."""
-    inputs, steps = call.inputs, range(call.inputs.steps)
-    terms: list[Tensor] = []
-    for result in results:
-        if is_differentiable(result):
-            rows = [inputs.rows(step, step + 1) for step in steps] if inputs.joins_outputs else []
-            parts = result.split([stop - start for start, stop in rows]) if rows else result.unbind(0)
-            terms += map(weigh, parts)
-    return terms
-
-
-def name_leaves(
-    call: Call, scope: Scope, state: Sequence[Tensor], inputs: Sequence[Tensor], constants: Constants
-) -> list[tuple[Tensor, str]]:
-    """Return the leaves whose gradients are wanted, each with a name."""
-    reached = {id(leaf): name for leaf, name in zip(scope.reach.tensors, scope.reach.names, strict=True)}
-    parameters = scope.list_parameters(call)
-    pairs = [
-        *((leaf, reached.get(id(leaf), f"parameter {number}")) for number, leaf in enumerate(parameters)),
-        # A step may have written into a tensor of the state in place.
-        *((leaf, f"tensor {number} of the state") for number, leaf in enumerate(state) if leaf.is_leaf),
-        *((leaf, f"tensor {number} of the inputs") for number, leaf in enumerate(inputs)),
-    ]
-    originals = zip(constants.leaves, constants.originals, strict=True)
-    pairs += [(leaf, reached.get(id(original), "a constant")) for leaf, original in originals]
-    return [(leaf, name) for leaf, name in pairs if leaf.requires_grad]
-
-
-def _compare(call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver | None) -> None:
-    """Compare the first steps under a small schedule with a plain loop. Raises InputError."""
-    try:
-        planned, _, total = differentiate_trial(
-            call,
-            scope,
-            list_trial_actions(call.inputs.steps),
-            observer,
-            nullcontext if observer is None else observer.enter,
-        )
-    except InputError:
+        planned = differentiate_actions(call, scope, list_trial_actions(call.inputs.steps), observer)
+    except LateStateError:
         raise
-    except Exception as error:
-        raise _refuse(f"they raise {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}") from error
-    try:
-        compare_gradients(plain, digest_gradients(planned), total)
     except InputError as error:
-        if not call.has_own_backward:
-            raise
-        name, problem = type(call.cell).__name__, error.message.partition(": ")[2].partition(". They ")[0]
-        is_gradient = problem.startswith("the gradient")
-        raise InputError(
-            f"{name}.reverse is not the backward pass of its forward: {problem}"
-            if is_gradient
-            else f"{name}.run gives something else than its forward: {problem}",
-            field="cell",
-            accepted="a ChunkCell whose run, replay and reverse say the same as its forward; a loss of tensors "
-            "that have no graph from before; or cell=lambda state, x: cell(state, x), which runs step by step",
-        ) from None
-
-
-def digest_gradients(gradients: Sequence[Any]) -> list[tuple[float, float]]:
-    """Return digests of gradients, zeros where there is none. They take less memory than the gradients."""
-    dense = [
-        gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
-        for gradient in gradients
-    ]
-    return [(0.0, 0.0) if gradient is None else digest(gradient) for gradient in dense]
-
-
-def compare_gradients(plain: PlainLoop, planned: Sequence[tuple[float, float]], total: float) -> None:
-    """Raise InputError if gradients or the loss differ from those of a plain loop by more than rounding."""
-    rounding = max(
-        (_ROUNDING.get(dtype, _OTHER_ROUNDING * find_rounding((dtype,))) for dtype in plain.dtypes), default=0.0
+        return error
+    except Exception as error:
+        refusal = _refuse(f"they raise {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}")
+        refusal.__cause__ = error
+        return refusal
+    problem, is_gradient = _find_difference(plain, planned)
+    if problem is None or not call.has_own_backward:
+        return None if problem is None else _refuse(problem)
+    name = type(call.cell).__name__
+    return InputError(
+        f"{name}.reverse is not the backward pass of its forward: {problem}"
+        if is_gradient
+        else f"{name}.run gives something else than its forward: {problem}",
+        field="cell",
+        accepted="a ChunkCell whose run, replay and reverse say the same as its forward; a loss of tensors "
+        "that have no graph from before; or cell=lambda state, x: cell(state, x), which runs step by step",
     )
+
+
+def _find_difference(plain: Derivatives, planned: Derivatives) -> tuple[str | None, bool]:
+    """Return how the loss or a gradient differs by more than rounding, and whether it is a gradient."""
+    rounding = _SUM_ROUNDING * find_rounding(plain.dtypes)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         rounding = max(rounding, 0.2)
-    scale = max(abs(plain.total), abs(total), 1e-30)
-    if plain.total == plain.total and abs(total - plain.total) > rounding * scale:
-        raise _refuse(f"the loss is {total:.6g} and was {plain.total:.6g}")
-    for name, (old, norm), (new, new_norm) in zip(plain.names, plain.gradients, planned, strict=True):
-        size = norm or new_norm
-        if max(abs(old - new), abs(norm - new_norm)) > rounding * size:
-            share = max(abs(old - new), abs(norm - new_norm)) / size
-            raise _refuse(
-                f"the gradient of {name} {f'differs by {share:.1g} of its norm' if new_norm else 'is missing'}"
-            )
+    scale = max(abs(plain.total), abs(planned.total), 1e-30)
+    if plain.total == plain.total and abs(planned.total - plain.total) > rounding * scale:
+        return f"the loss is {planned.total:.6g} and was {plain.total:.6g}", False
+    for name, _, share, is_missing in plain.list_differences(planned):
+        if share > rounding:
+            how = "is missing" if is_missing else f"differs by {share:.1g} of its norm"
+            return f"the gradient of {name} {how}", True
+    return None, False
 
 
 def _refuse(difference: str) -> InputError:
     return InputError(
         f"the first steps give something else when they run again from a checkpoint than in a plain loop: "
-        f"{difference}. "
-        "They depend on something outside of attributes, variables and containers, such as a file or a clock, "
-        "or on "
-        "whether gradients are enabled",
+        f"{difference}. {CAUSE}",
         field="cell or loss",
-        accepted="a cell that keeps what it needs from step to step in its state or in attributes, or a plan "
-        "that runs "
-        "each step once (base); verify=False if only rounding differs",
+        accepted=REMEDY,
     )

@@ -331,9 +331,7 @@ def _time_caches(tried: TriedCall, measurement: Measurement, limit: int) -> Meas
 def _copy_buffers(tried: TriedCall, limit: int) -> None:
     """Copy tensors that steps may write in place, to restore them, unless a trial of this call did so."""
     if not tried.is_first:
-        tried.scope.start = tried.scope.reach.take_snapshot(
-            all_digests=True, copied_bytes=find_copied_bytes(limit)
-        )
+        tried.scope.begin(find_copied_bytes(limit))
 
 
 def _count_working(first: Measurement, working: int) -> int:

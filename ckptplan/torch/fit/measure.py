@@ -7,8 +7,8 @@ of bytes observes this run. Another run, without the counter, is timed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,10 +19,10 @@ from torch import Tensor
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.timeline import Event
+from ckptplan.torch.checking.derivatives import differentiate_actions
 from ckptplan.torch.checking.trial import (
     MAX_ATTEMPTS,
     TRIAL_STEPS,
-    differentiate_trial,
     list_single_actions,
     list_trial_actions,
     run_plain_steps,
@@ -35,7 +35,6 @@ from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.run.steps import LateStateError
 from ckptplan.torch.run.timeline import Timeline
 from ckptplan.torch.state.nests import count_bytes
-from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
 #: How many steps are measured if they are recorded one at a time.
 TIGHT_STEPS = 3
@@ -295,7 +294,7 @@ def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: b
     with torch.enable_grad():
         probe = Probe(call) if probe is None else probe
         if not probe.has_observed:
-            _differentiate(first, scope, _list_measured(steps, is_tight=is_tight), probe, probe.enter)
+            _differentiate(first, scope, _list_measured(steps, is_tight=is_tight), probe)
         seconds = time_steps(first, scope, is_tight=is_tight)
     return Measurement(**probe.find_sizes(first), **seconds)
 
@@ -311,7 +310,7 @@ def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str,
     with torch.enable_grad():
         for _ in range(_CACHE_RUNS if has_caches else 1):
             timeline = Timeline(call.device, counts_bytes=False)
-            names = _differentiate(call, scope, actions, timeline, nullcontext)
+            names = _differentiate(call, scope, actions, timeline)
             events += timeline.events
     if not names:
         raise _make_no_tape()
@@ -339,7 +338,7 @@ def measure_sizes(call: Call, steps: int) -> Sizes:
     """
     first = replace(call, inputs=call.inputs.take_first(steps))
     scope, recordings = Scope.of(first), list[tuple[int, int, int]]()
-    scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
+    scope.begin()
 
     def note(action: Action, run: Executor) -> None:
         if isinstance(action, Record):
@@ -348,7 +347,7 @@ def measure_sizes(call: Call, steps: int) -> Sizes:
     run_plain_steps(first, scope)
     at_once: list[Action] = [Record(0, steps), Backward(0, steps)]
     with torch.enable_grad():
-        names = _differentiate(first, scope, at_once, note, nullcontext)
+        names = _differentiate(first, scope, at_once, note)
     if not names:
         raise _make_no_tape()
     state, tape, saved = recordings[-1]
@@ -365,13 +364,11 @@ def _make_no_tape() -> InputError:
     )
 
 
-def _differentiate(
-    call: Call, scope: Scope, actions: Sequence[Action], observer: Any, enter: Callable[[], Any]
-) -> list[str]:
+def _differentiate(call: Call, scope: Scope, actions: Sequence[Action], observer: Any) -> list[str]:
     """Run the first steps, and again after a LateStateError; return the names of tensors with a gradient."""
     for attempt in range(MAX_ATTEMPTS):
         try:
-            return differentiate_trial(call, scope, actions, observer, enter)[1]
+            return differentiate_actions(call, scope, actions, observer).names
         except LateStateError as error:
             scope.lift_tensors([part for part in error.carrying if part.is_content])
             if attempt == MAX_ATTEMPTS - 1:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from ckptplan.schedule.actions import Action, Advance, Backward, Record, Tier, Transfer
 from ckptplan.schedule.step_set import StepSet
 from ckptplan.torch.chunk_cell import SavedOutputs
-from ckptplan.torch.run.pages import Pages
 from ckptplan.torch.store.store import TensorStore
 
 
@@ -84,7 +84,7 @@ class CacheLog:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._blocks: list[tuple[int, SavedOutputs]] = []
-        self._pages = Pages()
+        self._pages = _Pages()
         #: The number of steps whose caches are kept, and the bytes of these caches.
         self.steps = self.bytes = 0
 
@@ -201,3 +201,34 @@ class RemoteCaches:
 def _carry(saved: Any, move: Callable[[Tensor], Tensor]) -> Any:
     """Return saved outputs with each tensor replaced, including tensors shared with earlier steps."""
     return getattr(saved, "carried", saved.moved)(move)
+
+
+#: The bytes of the smallest and of the largest page, and the ratio of the bytes kept already to a new page.
+_SMALLEST, _LARGEST, _SHARE = 2**12, 2**18, 8
+_ALIGNMENT = 16
+
+
+class _Pages:
+    """Copies tensors into pages of bytes. A page lives as long as any tensor in it.
+
+    Small tensors that stay would fragment the heap: an allocator cannot merge the memory freed around a small
+    block. Each further chunk of states would then take new memory from the system (2 MiB for every 64 steps of
+    a small network).
+    """
+
+    def __init__(self) -> None:
+        self._page: Tensor | None = None
+        self._used = 0
+
+    def keep(self, tensor: Tensor, kept_bytes: int) -> Tensor:
+        """Return a copy of a tensor in a page; ``kept_bytes`` is the number of bytes kept already."""
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            return tensor.clone()
+        size = tensor.nbytes
+        if self._page is None or self._used + size > len(self._page):
+            page_bytes = min(max(kept_bytes // _SHARE, _SMALLEST), _LARGEST)
+            self._page = torch.empty(max(size, page_bytes), dtype=torch.uint8, device=tensor.device)
+            self._used = 0
+        place = self._page[self._used : self._used + size]
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)

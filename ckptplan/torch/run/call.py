@@ -155,13 +155,13 @@ class Call:
         return code, options, shapes
 
 
-def read_losses(*, loss: Any, chunk_loss: Any, final_loss: Any) -> dict[str, Any]:
+def read_losses(*, loss: Any, chunk_loss: Any, final_loss: Any, is_needed: bool = True) -> dict[str, Any]:
     """Return the losses that are given, by the names of their arguments. Raises InputError."""
     if loss is not None and chunk_loss is not None:
         raise InputError("is given together with loss", field="chunk_loss", accepted="one of the two")
     given = zip(LOSSES, (loss, chunk_loss, final_loss), strict=True)
     losses = {name: function for name, function in given if function is not None}
-    if not losses:
+    if is_needed and not losses:
         raise InputError("is missing", field="loss", accepted="loss, chunk_loss or final_loss")
     for name, function in losses.items():
         if not callable(function):
@@ -190,8 +190,8 @@ def read_parameters(parameters: Any) -> tuple[Tensor, ...]:
 def read_options(
     *,
     parameters: Any,
-    replay_randomness: bool,
-    verify: Any,
+    replay_randomness: bool = True,
+    verify: Any = True,
     plan: Any = None,
     memory: Any = None,
     offload: Any = None,

@@ -181,8 +181,6 @@ class ChunkSteps(Steps):
             if isinstance(part.place, Place) and is_generator(part.place)
         ]
         self._sequence_cell: ChunkCell = cell.for_sequence()
-        # Numbers are not compared: steps are replayed, or run in full from the same state.
-        self.outputs.drop_numbers()
         self._log = CacheLog()
         self._remote_caches = RemoteCaches()
         #: The number of steps that have run.
@@ -321,7 +319,7 @@ class ChunkSteps(Steps):
                         accepted="a loss that draws none, or cell=lambda state, x: cell(state, x), which runs "
                         "step by step under autograd",
                     )
-                self.outputs.end_run(first, last, values, is_new=True)
+                self.outputs.add(values)
 
     def _flatten(self, states: Any) -> list[Tensor]:
         leaves, self._nest = flatten(states)
@@ -341,9 +339,13 @@ class ChunkSteps(Steps):
             terms += self.outputs.flush(cut[1])
         return terms
 
-    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
-        # ``_take_losses`` did this for each part. Replayed steps need no comparison.
-        return None
+    @property
+    def compares_terms(self) -> bool:
+        # Steps are replayed, or run in full from the same state.
+        return False
+
+    def end_new_run(self, start: int, stop: int, terms: Sequence[Tensor]) -> None:
+        """Do nothing: ``_take_losses`` added the losses of each part."""
 
     def record(self, start: int, stop: int) -> Tape:
         tape = super().record(start, stop)
@@ -428,7 +430,7 @@ class ChunkSteps(Steps):
         if isinstance(self.outputs, SummedLoss) and terms:
             values = torch.stack([term.detach() for term in terms]).double()
             self.recomputed_loss += float(values.sum())
-            self.outputs.scale += float(values.abs().sum())
+            self.recomputed_scale += float(values.abs().sum())
         given = self.outputs.list_gradients(*cut, self._incoming, len(terms))
         pairs = zip(terms, given, strict=True)
         live = [(term, gradient) for term, gradient in pairs if gradient is not None and term.requires_grad]

@@ -76,18 +76,16 @@ class ForwardContext:
                 stack.enter_context(torch.autograd.graph.saved_tensors_hooks(*self._hooks))
             yield
 
-    def cast_again(self) -> AbstractContextManager[None]:
-        """Return a context without cached casts, since a weight cast without a graph would get no gradient."""
-        return _without_cached_casts() if self.dtypes else nullcontext()
-
-
-@contextmanager
-def _without_cached_casts() -> Iterator[None]:
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
+    @contextmanager
+    def cast_again(self) -> Iterator[None]:
+        """Run the block without cached casts, since a weight cast without a graph would get no gradient."""
+        if self.dtypes:
+            torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            if self.dtypes:
+                torch.clear_autocast_cache()
 
 
 def disable_autocast(device: torch.device) -> AbstractContextManager[Any]:

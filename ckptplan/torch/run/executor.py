@@ -101,7 +101,9 @@ class Executor:
         self.context = ForwardContext(self._device.type)
         tensors = (*first.leaves, *parameters, *call.inputs.leaves)
         dtypes = (*self.context.dtypes, *(tensor.dtype for tensor in tensors if is_differentiable(tensor)))
-        self._verifier = Verifier(dtypes or (torch.get_default_dtype(),)) if call.compares else None
+        dtypes = dtypes or (torch.get_default_dtype(),)
+        self._verifier = Verifier(dtypes, call.inputs.steps) if call.compares else None
+        self.steps.verifier = self._verifier
         #: The stores of the checkpoints of each tier.
         self._local = Store()
         self.stores: dict[Tier, Store] = {Tier.LOCAL: self._local, Tier.REMOTE: remote or Store()}
@@ -360,9 +362,8 @@ class Executor:
         if self.steps.has_own_backward and all(gradient is None for gradient in self._incoming):
             # Without a gradient, no loss was computed again.
             return
-        scale = max(self.outputs.scale, abs(self._swept_total))
         total = self._recorded_total + self.steps.recomputed_loss
-        self._verifier.compare_total(self._swept_total, total, scale)
+        self._verifier.compare_total(self._swept_total, total, self.steps.recomputed_scale)
 
     def _refuse_lost_gradients(self) -> None:
         """Raise LateStateError if only later steps use a tensor with a graph from before the call.
@@ -444,9 +445,8 @@ class Executor:
         if self._verifier is None or is_new:
             return
         self._verifier.reach(stop, self.state.read())
-        if tape.numbers is not None:
-            mean_size = self.outputs.scale / self.call.inputs.steps
-            self._verifier.compare_numbers(start, self.outputs.numbers[start:stop], tape.numbers, mean_size)
+        if self.steps.compares_terms:
+            self._verifier.compare_terms(start, stop, tape.terms)
 
     def _load(self, checkpoint: Checkpoint) -> None:
         overwritten = checkpoint.find_overwritten()

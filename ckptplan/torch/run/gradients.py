@@ -81,14 +81,6 @@ class GradientSums:
                     zeros[place] = TensorWeakRef(total), total._version
         return zeros
 
-    def add(self, gradients: Sequence[Gradient]) -> None:
-        """Add gradients of the parameters that were computed elsewhere."""
-        for place, gradient in enumerate(gradients):
-            if gradient is not None:
-                total = self._sums[place]
-                self._sums[place] = gradient if total is None else total + gradient
-                self.is_reached[place] = True
-
     def copy(self) -> None:
         """Copy the sums, which may lie in memory that the next chunk overwrites."""
         self._sums = [None if total is None else total.clone() for total in self._sums]

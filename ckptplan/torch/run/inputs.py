@@ -86,12 +86,7 @@ class Inputs:
             raise InputError(
                 f"returned no tensor for steps {start} to {stop}", field="inputs", accepted=accepted
             )
-        if any(leaf.requires_grad for leaf in leaves):
-            raise InputError(
-                "returned a tensor that requires a gradient, which would not reach the code that made it",
-                field="inputs",
-                accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
-            )
+        refuse_gradients(leaves, "returned")
         _refuse_layouts(leaves)
         for leaf in leaves:
             if leaf.dim() == 0 or leaf.shape[0] != stop - start:
@@ -147,6 +142,16 @@ class Inputs:
 def detach_inputs(leaves: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors outside of any graph, which require a gradient if the leaves do."""
     return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
+
+
+def refuse_gradients(leaves: Sequence[Tensor], verb: str) -> None:
+    """Raise InputError for made inputs that require a gradient; ``verb`` says what the function did."""
+    if any(leaf.requires_grad for leaf in leaves):
+        raise InputError(
+            f"{verb} a tensor that requires a gradient, which would not reach the code that made it",
+            field="inputs",
+            accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
+        )
 
 
 def _refuse_without_tensors(given: Any) -> InputError:

@@ -1,7 +1,4 @@
-"""Takes the outputs of steps: turns them into a loss at once, or stacks them over time.
-
-Outputs also keep one number of each step, to compare with when the step runs again.
-"""
+"""Takes the outputs of steps: turns them into a loss at once, or stacks them over time."""
 
 from __future__ import annotations
 
@@ -13,51 +10,31 @@ from torch import Tensor
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.run.inputs import Inputs
-from ckptplan.torch.state.digests import digest_rows
 from ckptplan.torch.state.nests import LEAF, Nest, flatten, is_differentiable, stack
 
 #: How many outputs a ``chunk_loss`` gets at a time. Runs are cut at multiples of this number.
 RUN_STEPS = 16
-#: How many steps have room for their numbers at first.
-_FIRST_NUMBERS = 1024
 
 
 class Outputs:
     """The outputs of all steps of a plan.
 
-    ``Steps`` calls ``take`` with the output of each step, in order, and ``end_run`` after each run of steps.
-    Both know whether the steps run for the first time (``is_new``) or again.
+    ``Steps`` calls ``take`` with the output of each step, in order, and says whether the step runs for the
+    first time (``is_new``) or again. After each run of new steps it calls ``add``.
     """
+
+    #: Whether each step has its own terms, as many as every other step.
+    has_step_terms = True
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        #: One number of each step that has run, and room for more.
-        self.numbers = torch.zeros(min(steps, _FIRST_NUMBERS), dtype=torch.float64)
-        #: The sum of their scales: norms of outputs, or absolute values of losses.
-        self.scale = 0.0
-        #: Whether numbers are kept. They are not if steps are not compared by them.
-        self.keeps_numbers = True
-
-    def drop_numbers(self) -> None:
-        """Keep no numbers of steps."""
-        self.keeps_numbers, self.numbers = False, self.numbers[:0].clone()
-
-    def keep_numbers(self, start: int, stop: int, numbers: Tensor) -> None:
-        """Keep the numbers of steps that ran for the first time."""
-        while stop > len(self.numbers):
-            self.numbers = torch.cat([self.numbers, torch.zeros_like(self.numbers)])
-        self.numbers[start:stop] = numbers
 
     def take(self, step: int, output: Any, *, is_new: bool) -> Sequence[Tensor]:
         """Take the output of a step; return the tensors through which gradients enter (terms)."""
         raise NotImplementedError
 
-    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
-        """Keep the numbers of steps that ran for the first time; return those of steps that ran again.
-
-        Returns None if there is nothing to compare.
-        """
-        raise NotImplementedError
+    def add(self, terms: Sequence[Tensor]) -> None:
+        """Add the losses of steps that ran for the first time to the result."""
 
     def list_gradients(
         self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int
@@ -104,37 +81,6 @@ class StackedOutputs(Outputs):
         start, stop = self._inputs.rows(step, step + 1)
         return whole[start:stop]
 
-    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
-        if is_new and not self.keeps_numbers:
-            return None
-        # Results are released before steps run again.
-        count = len(self.stacked) if is_new else len(terms) // (stop - start)
-        numbers = torch.zeros(stop - start, dtype=torch.float64)
-        for place in range(count):
-            if is_new:
-                projections, norms = self._digest_stacked(self.stacked[place], start, stop)
-                self.scale += float(norms.sum())
-            else:
-                projections = self._project_terms([term.detach() for term in terms[place::count]])
-            numbers += projections
-        if is_new:
-            self.keep_numbers(start, stop, numbers)
-        return None if is_new or not count else numbers
-
-    def _digest_stacked(self, whole: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the projections and the norms of the outputs of steps ``start`` to ``stop``."""
-        if not self._inputs.joins_outputs:
-            return digest_rows(whole[start:stop])
-        digests = [digest_rows(self._select(whole, step).reshape(1, -1)) for step in range(start, stop)]
-        projections, norms = zip(*digests, strict=True)
-        return torch.cat(projections), torch.cat(norms)
-
-    def _project_terms(self, terms: Sequence[Tensor]) -> Tensor:
-        """Return the projections of outputs, and copy only a few outputs at a time."""
-        size = 1 if self._inputs.joins_outputs else RUN_STEPS
-        groups = [terms[first : first + size] for first in range(0, len(terms), size)]
-        return torch.cat([digest_rows(torch.stack(list(group)))[0] for group in groups])
-
     def list_gradients(
         self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int
     ) -> list[Tensor | None]:
@@ -169,6 +115,7 @@ class SummedLoss(Outputs):
     ) -> None:
         super().__init__(steps)
         self.loss, self.chunk_loss, self._run_steps = loss, chunk_loss, run_steps
+        self.has_step_terms = loss is not None
         self.total: Tensor | None = None
         self._waiting: list[Any] = []
 
@@ -188,26 +135,9 @@ class SummedLoss(Outputs):
         return (check_scalar(self.chunk_loss(stop - len(outputs), stack(outputs)), "chunk_loss"),)
 
     def add(self, terms: Sequence[Tensor]) -> None:
-        """Add losses to the total."""
         if terms:
             value = torch.stack([term.detach() for term in terms]).sum()
             self.total = value if self.total is None else self.total + value
-
-    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
-        if not terms:
-            return None
-        values = torch.stack([term.detach() for term in terms])
-        if is_new:
-            value = values.sum()
-            self.total = value if self.total is None else self.total + value
-        if self.loss is None or not self.keeps_numbers:
-            return None
-        values = values.double().cpu()
-        if not is_new:
-            return values
-        self.keep_numbers(start, stop, values)
-        self.scale += float(values.abs().sum())
-        return None
 
     def list_gradients(
         self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int

@@ -16,26 +16,18 @@ from ckptplan.torch.state.digests import digest
 from ckptplan.torch.state.lifted import StatePart
 from ckptplan.torch.state.nests import has_memory
 from ckptplan.torch.state.places import AttributeHolder, Place, has_graph
-from ckptplan.torch.state.reach import GENERATORS, Reach, Snapshot, walk
+from ckptplan.torch.state.reach import (
+    GENERATORS,
+    MAX_SNAPSHOT_BYTES,
+    Reach,
+    Snapshot,
+    is_generator,
+    walk,
+)
 
 #: Values of these types distinguish calls, if their container has at most this many elements.
 _CONSTANT_TYPES = frozenset({int, float, bool, str, type(None)})
 _MAX_CONSTANTS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownTraits:
-    """The observed traits of a kind of calls. Places are named, so that no object is kept alive.
-
-    Arguments:
-        lifted: the fields of the ``StatePart`` of each place that steps change, by the name of the place.
-        traits: the observed traits of the steps.
-        hidden_leaves: leaves that only the graph of the first steps showed, as weak references.
-    """
-
-    lifted: Mapping[str, tuple[bool, bool, bool, bool]] = field(default_factory=dict)
-    traits: StepTraits = field(default_factory=StepTraits)
-    hidden_leaves: tuple[Any, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -48,7 +40,6 @@ class Scope:
     #: The parts of the state that are in places.
     lifted: list[StatePart] = field(default_factory=list)
     traits: StepTraits = field(default_factory=StepTraits)
-    hidden_leaves: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, call: Call) -> Scope:
@@ -59,6 +50,10 @@ class Scope:
             reach = walk(call.roots, generators=call.replay_randomness)
         return cls(reach=reach, start=reach.take_snapshot())
 
+    def begin(self, copied_bytes: int = MAX_SNAPSHOT_BYTES) -> None:
+        """Copy tensors that steps may write in place, so that all changes from here on can be undone."""
+        self.start = self.reach.take_snapshot(all_digests=True, copied_bytes=copied_bytes)
+
     @property
     def lifted_places(self) -> dict[Any, StatePart]:
         """The parts of the state by their places."""
@@ -67,8 +62,7 @@ class Scope:
     @property
     def keeps_state(self) -> bool:
         """Whether steps keep anything but random generators."""
-        owners = (part.place.holder.owner for part in self.lifted if isinstance(part.place, Place))
-        return any(not isinstance(owner, GENERATORS) for owner in owners)
+        return any(not is_generator(part.place) for part in self.lifted)
 
     @property
     def copies_state(self) -> bool:
@@ -100,7 +94,7 @@ class Scope:
 
     def list_parameters(self, call: Call) -> list[Tensor]:
         """Return the tensors whose gradients are wanted, each once, without constants."""
-        hidden = [leaf for reference in self.hidden_leaves if (leaf := reference()) is not None]
+        hidden = [leaf for reference in self.traits.hidden_leaves if (leaf := reference()) is not None]
         # A named tensor with a graph that is in a place is a constant, or a part of the state.
         named = [
             tensor for tensor in call.parameters if tensor.is_leaf or not self.reach.places.get(id(tensor))
@@ -108,9 +102,9 @@ class Scope:
         candidates = (*self.reach.list_parameters(), *named, *hidden)
         return list({id(tensor): tensor for tensor in candidates if tensor.requires_grad}.values())
 
-    def recall(self, earlier: KnownTraits) -> None:
+    def recall(self, earlier: StepTraits) -> None:
         """Lift the places that an earlier call of the same kind lifted, and take over its traits."""
-        self.traits, self.hidden_leaves = earlier.traits, earlier.hidden_leaves
+        self.traits = earlier
         names = set(earlier.lifted)
         places: list[Place] = []
         for holder, content in zip(self.reach.holders, self.start.contents, strict=True):
@@ -146,13 +140,12 @@ class Scope:
         """Set observed traits of the steps."""
         self.traits = replace(self.traits, **traits)
 
-    def export_traits(self) -> KnownTraits:
+    def export_traits(self) -> StepTraits:
         """Return the observed traits, for later calls of the same kind."""
         lifted = {
             part.name: (part.is_written, part.carries, part.inherits, part.is_read) for part in self.lifted
         }
-        traits = replace(self.traits, temporary_leaves=None)
-        return KnownTraits(lifted=lifted, traits=traits, hidden_leaves=self.hidden_leaves)
+        return replace(self.traits, temporary_leaves=None, lifted=lifted)
 
     def describe_constants(self, lifted: Mapping[str, Any]) -> int:
         """Return a hash of the plain values that the call can reach, except the values of ``lifted`` places."""

@@ -20,7 +20,7 @@ another way, such as compiled code, overrides ``run``. A subclass with its own b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ from ckptplan.torch.run.gradients import (
 )
 from ckptplan.torch.run.inputs import Inputs, describe_tensors, detach_inputs, is_list_of_steps
 from ckptplan.torch.run.outputs import Outputs, SummedLoss, check_scalar
+from ckptplan.torch.run.verify import Verifier
 from ckptplan.torch.state.lifted import Checkpoint, LiftedState, Placeholder, StatePart, detach_computed
 from ckptplan.torch.state.nests import Nest, has_memory
 from ckptplan.torch.store.store import TensorStore
@@ -100,7 +101,6 @@ class Tape:
         terms: the tensors through which gradients of the results enter, in the order of
             ``Outputs.list_gradients``.
         final_terms: losses of the final state.
-        numbers: the numbers of the steps, if the steps ran before and can be compared.
         has_hooks: whether hooks were registered while the steps ran.
     """
 
@@ -112,7 +112,6 @@ class Tape:
     inputs: list[Tensor]
     terms: list[Tensor]
     final_terms: list[Tensor]
-    numbers: Tensor | None = field(default=None)
     has_hooks: bool = False
 
     def list_outputs(self) -> list[Tensor]:
@@ -148,7 +147,7 @@ def _get_storage(tensor: Tensor) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTraits:
-    """The traits of the steps of a call that its trial observed, besides the parts of the state.
+    """The traits of the steps of a call that its trial observed.
 
     Arguments:
         writes_passed: whether steps write into the tensors of the state that they are passed.
@@ -161,6 +160,9 @@ class StepTraits:
         constant_caches: the names of caches that steps fill with tensors that need no gradient.
         temporary_leaves: the most leaves requiring a gradient that a step creates; None if an earlier call
             showed all leaves that steps use.
+        hidden_leaves: leaves that only the graph of the first steps showed, as weak references.
+        lifted: of an earlier call, the flags of the ``StatePart`` of each place that steps change. Places are
+            named, so that no object is kept alive.
     """
 
     writes_passed: bool = False
@@ -171,6 +173,8 @@ class StepTraits:
     gives_sparse: bool = False
     constant_caches: frozenset[str] = frozenset()
     temporary_leaves: int | None = None
+    hidden_leaves: tuple[Any, ...] = ()
+    lifted: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
 
 
 class Steps:
@@ -189,8 +193,8 @@ class Steps:
         traits: the observed traits of the steps.
     """
 
-    #: The sum of the losses that a backward pass of its own computed again; other steps record their losses.
-    recomputed_loss = 0.0
+    #: The sums of the losses that a backward pass of its own computed again, and of their absolute values.
+    recomputed_loss = recomputed_scale = 0.0
     #: Whether steps have a backward pass of their own, and whether some of them run compiled.
     has_own_backward = is_compiled = False
 
@@ -214,6 +218,8 @@ class Steps:
         self.sums = GradientSums(parameters, begin_empty=begin_empty)
         #: The number of steps that have run at least once.
         self.frontier = 0
+        #: Keeps numbers of new steps, None if nothing is compared.
+        self.verifier: Verifier | None = None
         #: The gradients of the state at the end of the next tape to reverse, and hooks on its tensors.
         self.state_gradients: list[Gradient] = []
         self._hooks: list[list[Any]] = []
@@ -239,7 +245,7 @@ class Steps:
                 leaves, nest = self.inputs.cut(start, end)
                 terms = self.run(leaves, nest, start, end)
                 if start >= self.frontier:
-                    self.end_run(start, end, terms, is_new=True)
+                    self.end_new_run(start, end, terms)
                     self.frontier = end
                 start = end
 
@@ -254,7 +260,6 @@ class Steps:
         parameter.
         """
         begin = self.state.read()
-        is_new = start >= self.frontier
         with torch.enable_grad():
             roots, given = self._make_roots(begin, is_first=start == 0)
             self.state.write(begin, given)
@@ -279,7 +284,8 @@ class Steps:
         triples = zip(given, begin.leaves, begin.owners, strict=True)
         unreplaced = {id(new): old for new, old, part in triples if not part.is_written}
         self.state.write(end, detach_computed([unreplaced.get(id(leaf), leaf) for leaf in end.leaves]))
-        tape.numbers = self.end_run(start, stop, terms, is_new=is_new)
+        if start >= self.frontier:
+            self.end_new_run(start, stop, terms)
         self.frontier = max(self.frontier, stop)
         return tape
 
@@ -409,9 +415,16 @@ class Steps:
         """Return the numbers under which a store keeps the caches of ``steps``."""
         return []
 
-    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
-        """End a run of steps, as ``Outputs.end_run``."""
-        return self.outputs.end_run(start, stop, terms, is_new=is_new)
+    @property
+    def compares_terms(self) -> bool:
+        """Whether the terms of steps that run again can be compared with those of their first run."""
+        return self.outputs.has_step_terms
+
+    def end_new_run(self, start: int, stop: int, terms: Sequence[Tensor]) -> None:
+        """End a run of steps that ran for the first time."""
+        self.outputs.add(terms)
+        if self.verifier is not None and self.compares_terms:
+            self.verifier.compare_terms(start, stop, terms)
 
     def list_gradients(self, tape: Tape, incoming: Sequence[Gradient]) -> list[Gradient]:
         """Return the gradients of the terms of a tape, given the gradients of the results."""

@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ckptplan.errors import InputError
-from ckptplan.torch.state.digests import digest, find_rounding
+from ckptplan.torch.run.outputs import RUN_STEPS
+from ckptplan.torch.state.digests import digest, digest_rows, find_rounding
 from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.torch.state.nests import are_alike, is_differentiable
 
+#: How many steps have room for their numbers at first.
+_FIRST_NUMBERS = 1024
 #: The tolerance of sums, in rounding errors of one number: sums over other runs round differently.
 _SUM_ROUNDING = 10
-_CAUSE = (
-    "It depends on something outside of attributes, variables and containers, such as a file, a clock or an "
-    "iterator, "
-    "or on whether gradients are enabled"
+#: What an error says about a difference between two runs of the same steps.
+CAUSE = (
+    "The steps depend on something outside of attributes, variables and containers, such as a file, a clock or "
+    "an iterator, or on whether gradients are enabled"
 )
-_REMEDY = (
+REMEDY = (
     "a cell that keeps what it needs from step to step in its state or in attributes, or a plan that runs "
-    "each step "
-    "once (base); verify=False if only rounding differs"
+    "each step once (base); verify=False if only rounding differs"
 )
 
 
 class Verifier:
-    """Keeps a digest of each state, and compares it when steps reach the state again.
+    """Keeps digests of states, and one number of each step, and compares them when steps run again.
 
     Arguments:
         dtypes: the types in which steps may compute. The least precise one sets the tolerance.
+        steps: how many steps there may be.
     """
 
-    def __init__(self, dtypes: Iterable[torch.dtype]) -> None:
+    def __init__(self, dtypes: Iterable[torch.dtype], steps: int) -> None:
         self._rounding = find_rounding(dtypes)
         #: By the number of a state: a digest of each tensor, and a description of everything else.
         self._states: dict[int, tuple[list[tuple[float, float]], Any]] = {}
+        #: A number of the losses or the outputs of each step, and room for more steps, at first for so many.
+        self._numbers = torch.zeros(0, dtype=torch.float64)
+        self._first_room = min(steps, _FIRST_NUMBERS)
+        #: How many steps have a number, and the sum of the sizes of their losses or outputs.
+        self._count, self._scale = 0, 0.0
 
     def allow(self, dtypes: Iterable[torch.dtype]) -> None:
         """Allow for the rounding of other types, too."""
@@ -68,11 +76,30 @@ class Verifier:
         for number in range(start + 1, stop + 1):
             self._states.pop(number, None)
 
-    def compare_numbers(self, start: int, first: Tensor, again: Tensor, mean_size: float) -> None:
-        """Compare the numbers of steps with their first run; ``mean_size`` is the mean of their sizes."""
-        if torch.equal(first, again):
+    def compare_terms(self, start: int, stop: int, terms: Sequence[Tensor]) -> None:
+        """Compare the losses or the outputs of steps with those of their first run, or keep a number of each.
+
+        Arguments:
+            start, stop: the steps.
+            terms: the tensors, as many for each step; those of the first step come first.
+        """
+        count = len(terms) // (stop - start)
+        again = torch.zeros(stop - start, dtype=torch.float64)
+        is_new = start >= self._count
+        for place in range(count):
+            projections, norms = _digest_terms(terms[place::count])
+            again += projections
+            self._scale += float(norms.sum()) if is_new else 0.0
+        if is_new:
+            while stop > len(self._numbers):
+                room = max(len(self._numbers), self._first_room)
+                self._numbers = torch.cat([self._numbers, self._numbers.new_zeros(room)])
+            self._numbers[start:stop], self._count = again, stop
             return
-        scale = torch.maximum(first.abs(), again.abs()).clamp(min=mean_size)
+        first = self._numbers[start:stop]
+        if not count or torch.equal(first, again):
+            return
+        scale = torch.maximum(first.abs(), again.abs()).clamp(min=self._scale / self._count)
         is_close = (first - again).abs() <= _SUM_ROUNDING * self._rounding * scale
         is_wrong = ~(is_close | (first.isnan() & again.isnan()) | (first == again))
         if bool(is_wrong.any()):
@@ -80,29 +107,36 @@ class Verifier:
             share = float((first - again).abs()[step] / scale[step])
             raise InputError(
                 f"the loss or the output of step {start + step} differs by {share:.1g} when the step runs "
-                "again. "
-                f"{_CAUSE}",
+                f"again. {CAUSE}",
                 field="cell or loss",
-                accepted=_REMEDY,
+                accepted=REMEDY,
             )
 
     def compare_total(self, first: float, again: float, scale: float) -> None:
-        """Compare the sum of all recorded losses with the sum of the sweep."""
-        if math.isfinite(first) and abs(first - again) > _SUM_ROUNDING * self._rounding * max(
-            scale, abs(first)
-        ):
+        """Compare the sum of all recorded losses with that of the sweep; ``scale`` is a size of the losses."""
+        scale = max(scale, self._scale, abs(first))
+        if math.isfinite(first) and abs(first - again) > _SUM_ROUNDING * self._rounding * scale:
             raise InputError(
                 f"the sum of the losses is {again:.6g} when they are computed again, and was {first:.6g}. "
-                f"{_CAUSE}; "
-                "or the value of a chunk_loss depends on how the sequence is cut",
+                f"{CAUSE}; or the value of a chunk_loss depends on how the sequence is cut",
                 field="loss",
-                accepted=_REMEDY,
+                accepted=REMEDY,
             )
+
+
+def _digest_terms(terms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the projections and the norms of tensors, and copy only a few of them at a time."""
+    has_one_shape = len({term.shape for term in terms}) == 1
+    size = RUN_STEPS if has_one_shape else 1
+    groups = [terms[first : first + size] for first in range(0, len(terms), size)]
+    digests = [digest_rows(torch.stack([term.detach() for term in group])) for group in groups]
+    projections, norms = zip(*digests, strict=True)
+    return torch.cat(projections), torch.cat(norms)
 
 
 def _refuse(number: int, difference: str) -> InputError:
     return InputError(
-        f"the state after step {number - 1} differs when its steps run again ({difference}). {_CAUSE}",
+        f"the state after step {number - 1} differs when its steps run again ({difference}). {CAUSE}",
         field="cell",
-        accepted=_REMEDY,
+        accepted=REMEDY,
     )

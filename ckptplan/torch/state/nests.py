@@ -14,14 +14,14 @@ import operator
 import random
 import sys
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import repeat
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -31,7 +31,7 @@ from torch.utils.hooks import RemovableHandle
 _preserve_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
 #: Packages whose classes and functions keep no values of a user's code from step to step.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "ckptplan"})
-#: Arrays of at most this size are copied. Larger arrays are taken for data that steps only read.
+#: Arrays of at most this size are copied.
 MAX_COPIED_BYTES = 2**20
 #: Values that never change.
 PLAIN_TYPES = (int, float, complex, bool, str, bytes, type(None))
@@ -136,54 +136,18 @@ def overwrite(tensor: Tensor, content: Tensor, version: int) -> None:
 
 
 class _PartsNest(Nest):
-    """A container or an object with parts; ``keys`` are the keys of a dict, or the names of attributes."""
+    """A value that consists of parts."""
 
-    __slots__ = ("container", "keys", "parts")
+    __slots__ = ("parts",)
 
-    def __init__(self, container: Any) -> None:
-        self.container: Any = container
-        self.keys: tuple[Any, ...] = ()
+    def __init__(self) -> None:
         self.parts: tuple[Nest, ...] = ()
-
-    def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
-        if id(self) in filled:
-            return filled[id(self)]
-        container = filled[id(self)] = self.make_empty() if fresh else self.container
-        self.put([part.fill(leaves, filled, fresh) for part in self.parts], container)
-        return container
-
-    def describe(self) -> Any:
-        return type(self.container), [part.describe() for part in self.parts]
 
     def release(self, released: set[int]) -> None:
         if id(self) not in released:
             released.add(id(self))
-            self.container = self.make_empty()
             for part in self.parts:
                 part.release(released)
-
-    def make_empty(self) -> Any:
-        """Return an empty container or object of the same kind."""
-        container = copy.copy(self.container)
-        container.clear()
-        return container
-
-    def put(self, parts: list[Any], container: Any) -> None:
-        """Replace the content of a container or an object by ``parts``."""
-        raise NotImplementedError
-
-
-class _ListNest(_PartsNest):
-    """A list or a deque."""
-
-    __slots__ = ()
-
-    def make_empty(self) -> Any:
-        return [] if type(self.container) is list else super().make_empty()
-
-    def put(self, parts: list[Any], container: Any) -> None:
-        container.clear()
-        container.extend(parts)
 
 
 class _TupleNest(_PartsNest):
@@ -191,15 +155,9 @@ class _TupleNest(_PartsNest):
 
     __slots__ = ("kind",)
 
-    def __init__(self, container: Any) -> None:
-        super().__init__(None)
-        self.kind: Any = type(container)
-
-    def describe(self) -> Any:
-        return self.kind, [part.describe() for part in self.parts]
-
-    def make_empty(self) -> Any:
-        return None
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
 
     def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
         if id(self) not in filled:
@@ -208,55 +166,61 @@ class _TupleNest(_PartsNest):
             filled[id(self)] = tuple(parts) if kind is tuple else kind(*parts) if is_named else kind(parts)
         return filled[id(self)]
 
-
-class _DictNest(_PartsNest):
-    __slots__ = ()
-
-    def make_empty(self) -> Any:
-        return {} if type(self.container) is dict else super().make_empty()
-
-    def put(self, parts: list[Any], container: Any) -> None:
-        container.clear()
-        # Not by update, which counts in a Counter.
-        for key, part in zip(self.keys, parts, strict=True):
-            container[key] = part
+    def describe(self) -> Any:
+        return self.kind, [part.describe() for part in self.parts]
 
 
-class _ObjectNest(_PartsNest):
-    """An object with attributes, such as a data class or a distribution."""
+class _ContainerNest(_PartsNest):
+    """A list, a deque, a dict or an object: its elements, and then its attributes.
 
-    __slots__ = ()
+    ``keys`` are the keys of a dict, None without keys. ``names`` are the names of the attributes.
+    """
 
-    def make_empty(self) -> Any:
-        try:
-            return object.__new__(type(self.container))
-        except TypeError:
-            return copy.copy(self.container)
+    __slots__ = ("container", "keys", "names")
 
-    def put(self, parts: list[Any], container: Any) -> None:
+    def __init__(self, container: Any) -> None:
+        super().__init__()
+        self.container = container
+        self.keys = tuple(container) if isinstance(container, dict) else None
+        self.names = list_attributes(container)
+
+    def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
+        if id(self) in filled:
+            return filled[id(self)]
+        container = filled[id(self)] = self._make_empty() if fresh else self.container
+        parts = [part.fill(leaves, filled, fresh) for part in self.parts]
+        count = len(parts) - len(self.names)
+        if isinstance(container, CONTAINERS):
+            elements = parts[:count]
+            refill(container, elements if self.keys is None else dict(zip(self.keys, elements, strict=True)))
         for name in list_attributes(container):
-            if name not in self.keys:
+            if name not in self.names:
                 object.__delattr__(container, name)
-        for name, part in zip(self.keys, parts, strict=True):
+        for name, part in zip(self.names, parts[count:], strict=True):
             object.__setattr__(container, name, part)
+        return container
 
+    def describe(self) -> Any:
+        return type(self.container), [part.describe() for part in self.parts]
 
-class _AttributedNest(_ObjectNest):
-    """A list, a deque or a dict that also has attributes; its first part has the elements."""
+    def release(self, released: set[int]) -> None:
+        if id(self) not in released:
+            self.container = self._make_empty()
+        super().release(released)
 
-    __slots__ = ()
-
-    def make_empty(self) -> Any:
-        return copy.copy(self.container)
-
-    def put(self, parts: list[Any], container: Any) -> None:
-        container.clear()
-        if isinstance(container, dict):
-            for key, part in parts[0].items():
-                container[key] = part
-        else:
-            container.extend(parts[0])
-        super().put(parts[1:], container)
+    def _make_empty(self) -> Any:
+        """Return an empty container, or an object without attributes, of the same kind."""
+        kind = type(self.container)
+        if kind is list or kind is dict:
+            return kind()
+        try:
+            return object.__new__(kind)
+        except TypeError:
+            # Only their own types make containers, and other objects that are written in C.
+            empty = copy.copy(self.container)
+            if isinstance(empty, CONTAINERS):
+                empty.clear()
+            return empty
 
 
 class _CopyNest(Nest):
@@ -264,8 +228,9 @@ class _CopyNest(Nest):
 
     __slots__ = ("container", "content", "kind")
 
-    def __init__(self, container: Any, kind: CopyKind, content: Any) -> None:
-        self.container, self.kind, self.content = container, kind, content
+    def __init__(self, container: Any) -> None:
+        kind: Any = find_copy_kind(container.__class__)
+        self.container, self.kind, self.content = container, kind, kind.read(container)
 
     def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
         container = copy.deepcopy(self.container) if fresh else self.container
@@ -274,16 +239,17 @@ class _CopyNest(Nest):
         return container
 
 
-class CopyKind:
-    """The functions that read the content of a kind of objects as a copy, and that write it back."""
-
-    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], object]) -> None:
-        self.read, self.write = read, write
-
-
-def _refill(container: Any, content: Any) -> None:
+def refill(container: Any, content: Any) -> None:
+    """Replace the elements of a container."""
     container.clear()
-    container.update(content)
+    if isinstance(container, dict):
+        # Not by update, which counts in a Counter.
+        for key, value in content.items():
+            container[key] = value
+    elif isinstance(container, set):
+        container.update(content)
+    else:
+        container.extend(content)
 
 
 def _fill_array(array: Any, content: Any) -> None:
@@ -294,8 +260,54 @@ def _fill_bytes(array: Any, content: Any) -> None:
     array[:] = content
 
 
+def is_copied(value: Any) -> bool:
+    """Return whether the content of an object is copied. Large arrays count as data that steps only read."""
+    if isinstance(value, numpy.ndarray) and (value.nbytes > MAX_COPIED_BYTES or not value.flags.writeable):
+        return False
+    return find_copy_kind(value.__class__) is not None
+
+
+def are_equal(first: Any, other: Any) -> bool:
+    """Return whether two copied contents are equal."""
+    if isinstance(first, Tensor):
+        return torch.equal(first, other)
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(are_equal(first[name], other[name]) for name in first)
+    if isinstance(first, numpy.ndarray) and first.dtype == object:
+        return first.shape == other.shape and all(map(operator.is_, first.flat, other.flat))
+    equality = first == other
+    return equality if isinstance(equality, bool) else bool(numpy.all(equality))
+
+
+def are_same(first: Any, other: Any) -> bool:
+    """Return whether two references are to one object, or to equal numbers or texts."""
+    if first is other:
+        return True
+    is_plain = type(first) is type(other) and isinstance(first, PLAIN_TYPES)
+    return is_plain and (first == other or first != first)  # noqa: PLR0124 - NaN differs from itself
+
+
+def _have_same_elements(first: Any, other: Any) -> bool:
+    if len(first) != len(other) or not all(map(are_same, first, other)):
+        return False
+    return not isinstance(first, dict) or all(map(are_same, first.values(), other.values()))
+
+
+class CopyKind(NamedTuple):
+    """The functions that read the content of a kind of objects as a copy, write it back, and compare it."""
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], object]
+    are_equal: Callable[[Any, Any], bool] = are_equal
+
+
+#: Containers whose elements may be of any kind.
+CONTAINERS = (list, deque, dict)
 COPY_KINDS: dict[type, CopyKind] = {
-    set: CopyKind(set, _refill),
+    dict: CopyKind(lambda container: dict(container.items()), refill, _have_same_elements),
+    list: CopyKind(list, refill, _have_same_elements),
+    deque: CopyKind(list, refill, _have_same_elements),
+    set: CopyKind(set, refill),
     bytearray: CopyKind(bytes, _fill_bytes),
     numpy.ndarray: CopyKind(numpy.ndarray.copy, _fill_array),
     torch.Generator: CopyKind(torch.Generator.get_state, torch.Generator.set_state),
@@ -317,18 +329,6 @@ def find_copy_kind(kind: type) -> CopyKind | None:
     return next((copying for base, copying in COPY_KINDS.items() if issubclass(kind, base)), None)
 
 
-def are_equal(first: Any, other: Any) -> bool:
-    """Return whether two copied contents are equal."""
-    if isinstance(first, Tensor):
-        return torch.equal(first, other)
-    if isinstance(first, dict):
-        return first.keys() == other.keys() and all(are_equal(first[name], other[name]) for name in first)
-    if isinstance(first, numpy.ndarray) and first.dtype == object:
-        return first.shape == other.shape and all(map(operator.is_, first.flat, other.flat))
-    equality = first == other
-    return equality if isinstance(equality, bool) else bool(numpy.all(equality))
-
-
 def are_alike(first: Any, other: Any, rounding: float) -> bool:
     """Return whether two descriptions have the same containers, and plain values equal up to rounding."""
     if isinstance(first, tuple | list) and type(first) is type(other) and len(first) == len(other):
@@ -343,8 +343,6 @@ _MACHINERY = (
     "logging", "threading", "concurrent", "asyncio", "torch._dynamo", "torch._inductor", "torch.distributed",
     "_pytest",
 )  # fmt: skip
-#: Containers whose attributes nobody sets, though each instance could have some.
-_PLAIN_CONTAINERS = (OrderedDict, Counter)
 _CLOSED_TYPES = (
     type, ModuleType, FunctionType, MethodType, Enum, torch.nn.Module, Tensor, BaseException, partial, Nest,
     RemovableHandle,
@@ -376,6 +374,8 @@ def list_slots(kind: type) -> tuple[str, ...]:
 
 def list_attributes(container: Any) -> tuple[str, ...]:
     """Return the names of the attributes that an object has."""
+    if container.__class__ is list or container.__class__ is dict:
+        return ()
     slots = (name for name in list_slots(container.__class__) if hasattr(container, name))
     return (*slots, *getattr(container, "__dict__", ()))
 
@@ -394,90 +394,45 @@ def open_nest(value: Any, leaves: list[Tensor], memo: NestMemo) -> Nest:
         return LEAF
     if kind in PLAIN_TYPES:
         return _PlainNest(value)
-    opener = _find_opener(value.__class__)
-    if opener is None:
+    base = _find_base(kind)
+    if base is None or (base is torch.nn.Parameter and not memo.parameters):
         return _PlainNest(value)
-    return memo.get(id(value)) or opener(value, leaves, memo)
-
-
-_Opener = Callable[[Any, list[Tensor], NestMemo], Nest]
-
-
-def _open_plain(value: Any, leaves: list[Tensor], memo: NestMemo) -> Nest:
-    return _PlainNest(value)
-
-
-def _open_tensor(value: Tensor, leaves: list[Tensor], memo: NestMemo) -> Nest:
-    leaves.append(value)
-    return LEAF
-
-
-def _open_parameter(value: Tensor, leaves: list[Tensor], memo: NestMemo) -> Nest:
-    return _open_tensor(value, leaves, memo) if memo.parameters else _PlainNest(value)
-
-
-def _open_content(value: TensorContent, leaves: list[Tensor], memo: NestMemo) -> Nest:
-    leaves.append(value.tensor)
-    return _ContentNest(value.tensor)
-
-
-def _open_copied(value: Any, leaves: list[Tensor], memo: NestMemo) -> Nest:
-    kind = find_copy_kind(value.__class__)
-    if kind is None or (
-        isinstance(value, numpy.ndarray) and (value.nbytes > MAX_COPIED_BYTES or not value.flags.writeable)
-    ):
-        return _PlainNest(value)
-    nest = memo[id(value)] = _CopyNest(value, kind, kind.read(value))
-    return nest
-
-
-def _make_opener(make: Callable[[Any], Any], list_parts: Callable[[Any, Any], Iterable[Any]]) -> _Opener:
-    def open_parts(value: Any, leaves: list[Tensor], memo: NestMemo) -> Nest:
-        nest = memo[id(value)] = make(value)
-        nest.parts = tuple([open_nest(part, leaves, memo) for part in list_parts(nest, value)])
-        return memo[id(value)]
-
-    return open_parts
-
-
-def _list_values(nest: Any, value: Any) -> Any:
-    nest.keys = tuple(value)
-    return value.values()
-
-
-def _list_attribute_values(nest: Any, value: Any) -> Iterable[Any]:
-    nest.keys = list_attributes(value)
-    return [getattr(value, name) for name in nest.keys]
-
-
-def _list_all_parts(nest: Any, value: Any) -> Iterable[Any]:
-    return [dict(value) if isinstance(value, dict) else list(value), *_list_attribute_values(nest, value)]
-
-
-def _list_elements(nest: Any, value: Any) -> Any:
-    return value
-
-
-_OPENERS: tuple[tuple[Any, _Opener], ...] = (
-    (torch.nn.Parameter, _open_parameter),
-    (Tensor, _open_tensor),
-    (TensorContent, _open_content),
-    (torch.Size, _open_plain),
-    (tuple, _make_opener(_TupleNest, _list_elements)),
-    (list | deque, _make_opener(_ListNest, _list_elements)),
-    (dict, _make_opener(_DictNest, _list_values)),
-    (tuple(COPY_KINDS), _open_copied),
-)
-_open_attributed = _make_opener(_AttributedNest, _list_all_parts)
-_open_object = _make_opener(_ObjectNest, _list_attribute_values)
+    if base is TensorContent:
+        leaves.append(value.tensor)
+        return _ContentNest(value.tensor)
+    if base is Tensor or base is torch.nn.Parameter:
+        leaves.append(value)
+        return LEAF
+    if id(value) not in memo:
+        if base is tuple or base is object:
+            _open_parts(value, leaves, memo)
+        else:
+            memo[id(value)] = _CopyNest(value) if is_copied(value) else _PlainNest(value)
+    return memo[id(value)]
 
 
 @lru_cache(maxsize=4096)
-def _find_opener(kind: type) -> _Opener | None:
-    if kind.__dictoffset__ != 0 and issubclass(kind, list | deque | dict) and kind not in _PLAIN_CONTAINERS:
-        return _open_attributed
-    opener = next((opener for base, opener in _OPENERS if issubclass(kind, base)), None)
-    return opener or (_open_object if is_object(kind) else None)
+def _find_base(kind: Any) -> type | None:
+    """Return the class as whose instance an object is opened, None if it is kept by reference."""
+    if issubclass(kind, torch.Size):
+        return None
+    bases: tuple[Any, ...] = (torch.nn.Parameter, Tensor, TensorContent, tuple, CONTAINERS, *COPY_KINDS)
+    base: Any = next((base for base in bases if issubclass(kind, base)), None)
+    is_opened = is_object(kind) if base is None else base is CONTAINERS
+    return object if is_opened else base
+
+
+def _open_parts(value: Any, leaves: list[Tensor], memo: NestMemo) -> None:
+    nest: _TupleNest | _ContainerNest
+    if isinstance(value, tuple):
+        nest, parts = _TupleNest(value.__class__), list(value)
+    else:
+        nest = _ContainerNest(value)
+        elements = value.values() if isinstance(value, dict) else value if isinstance(value, CONTAINERS) else ()
+        parts = [*elements, *(getattr(value, name) for name in nest.names)]
+    # A part may refer to the value.
+    memo[id(value)] = nest
+    nest.parts = tuple([open_nest(part, leaves, memo) for part in parts])
 
 
 def flatten(value: Any, *, parameters: bool = False) -> tuple[list[Tensor], Nest]:

@@ -9,11 +9,13 @@ compare two contents, and how to write one back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import is_
-from types import CellType, GeneratorType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -21,9 +23,10 @@ from torch import Tensor
 from ckptplan.errors import InputError
 from ckptplan.torch.state.nests import (
     ABSENT,
-    PLAIN_TYPES,
+    CONTAINERS,
+    LIBRARIES,
     TensorContent,
-    are_equal,
+    are_same,
     find_copy_kind,
     is_differentiable,
     list_leaves,
@@ -49,9 +52,13 @@ class Holder:
         """Write a content back."""
         raise NotImplementedError
 
+    def list_values(self) -> Iterable[tuple[str, Any, Place]]:
+        """Return the names, values and places of the objects that are found by its content."""
+        return ()
+
     def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
         """Return the names whose values differ between two contents; ``(None,)`` stands for the whole."""
-        raise NotImplementedError
+        return () if before == after else (None,)
 
     def get(self, key: Any) -> Any:
         """Return the value of a name."""
@@ -71,6 +78,9 @@ class NamedHolder(Holder):
     __slots__ = ()
     is_whole = False
 
+    def list_values(self) -> Iterable[tuple[str, Any, Place]]:
+        return [(self.describe(key), value, Place(self, key)) for key, value in self.read().items()]
+
     def write(self, content: Any) -> None:
         for key in self.list_changes(content, self.read()):
             self.set(key, content.get(key, ABSENT))
@@ -83,7 +93,7 @@ class NamedHolder(Holder):
         ):
             return ()
         names = dict.fromkeys((*before, *after))
-        return [name for name in names if not _are_same(before.get(name, ABSENT), after.get(name, ABSENT))]
+        return [name for name in names if not are_same(before.get(name, ABSENT), after.get(name, ABSENT))]
 
     def get(self, key: Any) -> Any:
         return self.read().get(key, ABSENT)
@@ -125,6 +135,26 @@ class AttributeHolder(NamedHolder):
             self.owner[key] = value
 
 
+class GlobalHolder(AttributeHolder):
+    """Globals of a module. Modules and code of libraries among them are not searched for state."""
+
+    __slots__ = ()
+
+    def list_values(self) -> Iterable[tuple[str, Any, Place]]:
+        for name, value, place in super().list_values():
+            is_code = isinstance(value, FunctionType | type)
+            if not isinstance(value, ModuleType) and (not is_code or is_user_code(value.__module__)):
+                yield name, value, place
+
+
+@lru_cache(maxsize=1024)
+def is_user_code(module: str | None) -> bool:
+    """Return whether a module is a user's: neither installed nor of the standard library."""
+    root = module.partition(".")[0] if isinstance(module, str) else ""
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return root not in LIBRARIES and root != "builtins" and "site-packages" not in file
+
+
 class SlotHolder(NamedHolder):
     """The attributes of an object that has slots."""
 
@@ -149,6 +179,9 @@ class ClassHolder(NamedHolder):
     def __init__(self, name: str, owner: type, *, only: Any = None) -> None:
         super().__init__(name, owner)
         self.only = only
+
+    def list_values(self) -> Iterable[tuple[str, Any, Place]]:
+        return super().list_values() if self.only is None else ()
 
     def read(self) -> Any:
         attributes = vars(self.owner)
@@ -193,34 +226,20 @@ class VariableHolder(NamedHolder):
 
 
 class TupleHolder(NamedHolder):
-    """The elements of a tuple that an object holds: the defaults of a function, the arguments of a partial.
+    """The elements of a tuple that an object holds: the defaults of a function, the arguments of a partial."""
 
-    Arguments:
-        name: how a user would write the tuple.
-        owner: the object.
-        get_tuple: returns the tuple.
-        set_tuple: replaces it.
-    """
-
-    __slots__ = ("_get_tuple", "_set_tuple")
-
-    def __init__(
-        self,
-        name: str,
-        owner: Any,
-        get_tuple: Callable[[], tuple[Any, ...]],
-        set_tuple: Callable[[Any], object],
-    ) -> None:
-        super().__init__(name, owner)
-        self._get_tuple, self._set_tuple = get_tuple, set_tuple
+    __slots__ = ()
 
     def read(self) -> Any:
-        return dict(enumerate(self._get_tuple()))
+        is_function = isinstance(self.owner, FunctionType)
+        return dict(enumerate((self.owner.__defaults__ or ()) if is_function else self.owner.args))
 
     def set(self, key: Any, value: Any) -> None:
-        elements = list(self._get_tuple())
-        elements[key] = value
-        self._set_tuple(tuple(elements))
+        owner, elements = self.owner, tuple((self.read() | {key: value}).values())
+        if isinstance(owner, FunctionType):
+            owner.__defaults__ = elements
+        else:
+            owner.__setstate__((owner.func, elements, owner.keywords, vars(owner)))
 
     def describe(self, key: Any) -> str:
         return f"{self.name}[{key}]"
@@ -239,9 +258,6 @@ class ParameterHookHolder(Holder):
         if hooks is not None:
             hooks.clear()
             hooks.update(content)
-
-    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
-        return () if before == after else (None,)
 
     def get(self, key: Any) -> Any:
         return self.owner._backward_hooks
@@ -277,68 +293,8 @@ class CacheHolder(Holder):
         return [leaf for leaves in results for leaf in leaves if is_differentiable(leaf)]
 
 
-class IteratorHolder(Holder):
-    """An iterator, which cannot be set back."""
-
-    __slots__ = ()
-
-    def read(self) -> Any:
-        return _find_position(self.owner)
-
-    def write(self, content: Any) -> None:
-        raise InputError(
-            f"takes values from {self.name}, an iterator, which cannot be set back when steps run again",
-            field="cell or loss",
-            accepted="values from a list, by a number that steps keep, or a plan that runs each step once "
-            "(base)",
-        )
-
-    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
-        return () if before == after else (None,)
-
-
-def _find_position(iterator: Any, depth: int = 4) -> Any:
-    """Return a value that changes whenever the iterator moves, as far as Python can tell."""
-    if isinstance(iterator, GeneratorType):
-        frame = iterator.gi_frame
-        return None if frame is None else (frame.f_lasti, repr(frame.f_locals)[:200])
-    if depth and hasattr(type(iterator), "__next__") and not hasattr(iterator, "__dict__"):
-        try:
-            _, args, *state = iterator.__reduce__()
-        except TypeError:
-            return None
-        return tuple(_find_position(part, depth - 1) for part in args), repr(state)
-    return iterator if isinstance(iterator, int | float) else type(iterator)
-
-
-class ContainerHolder(Holder):
-    """The elements of a list, a deque or a dict."""
-
-    __slots__ = ()
-
-    def read(self) -> Any:
-        if isinstance(self.owner, dict):
-            return dict(self.owner.items())
-        return list(self.owner)
-
-    def write(self, content: Any) -> None:
-        self.owner.clear()
-        if isinstance(self.owner, dict):
-            for key, value in content.items():
-                self.owner[key] = value
-        else:
-            self.owner.extend(content)
-
-    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
-        if len(before) != len(after) or not all(map(_are_same, before, after)):
-            return (None,)
-        if isinstance(before, dict) and not all(map(_are_same, before.values(), after.values())):
-            return (None,)
-        return ()
-
-
 class CopyHolder(Holder):
-    """An array, a set or a random generator, whose content is copied."""
+    """A container, an array, a set or a random generator, whose content is copied."""
 
     __slots__ = ("_kind",)
 
@@ -352,8 +308,13 @@ class CopyHolder(Holder):
     def write(self, content: Any) -> None:
         self._kind.write(self.owner, content)
 
+    def list_values(self) -> Iterable[tuple[str, Any, Place]]:
+        content = self.read() if isinstance(self.owner, CONTAINERS) else ()
+        values = content.values() if isinstance(content, dict) else content
+        return [(f"{self.name}[...]", value, Place(self)) for value in values]
+
     def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
-        return () if are_equal(before, after) else (None,)
+        return () if self._kind.are_equal(before, after) else (None,)
 
 
 class ContentHolder(Holder):
@@ -366,14 +327,6 @@ class ContentHolder(Holder):
 
     def describe(self, key: Any) -> str:
         return f"the numbers of {self.name}"
-
-
-def _are_same(first: Any, other: Any) -> bool:
-    """Return whether two references are to one object, or to equal numbers or texts."""
-    if first is other:
-        return True
-    is_plain = type(first) is type(other) and isinstance(first, PLAIN_TYPES)
-    return is_plain and (first == other or first != first)  # noqa: PLR0124 - NaN differs from itself
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import dis
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
@@ -27,11 +27,11 @@ from torch.nn.parameter import is_lazy
 
 from ckptplan.torch.state.digests import digest
 from ckptplan.torch.state.nests import (
-    LIBRARIES,
-    MAX_COPIED_BYTES,
+    CONTAINERS,
     PLAIN_TYPES,
     find_copy_kind,
     has_memory,
+    is_copied,
     is_object,
     list_slots,
     overwrite,
@@ -41,18 +41,17 @@ from ckptplan.torch.state.places import (
     AttributeHolder,
     CacheHolder,
     ClassHolder,
-    ContainerHolder,
     ContentHolder,
     CopyHolder,
+    GlobalHolder,
     Holder,
-    IteratorHolder,
-    NamedHolder,
     ParameterHookHolder,
     Place,
     SlotHolder,
     TupleHolder,
     VariableHolder,
     has_graph,
+    is_user_code,
 )
 
 #: The most holders, and the most elements of a container, that are visited.
@@ -114,24 +113,35 @@ class Reach:
     #: Whether a lazy module has yet to create parameters.
     has_lazy: bool = False
 
-    def take_snapshot(
-        self, *, all_digests: bool = False, copied_bytes: int = 0, copies_large: bool = False
-    ) -> Snapshot:
+    def add(self, name: str, value: Any, place: Place | None) -> None:
+        """Add an object that was reached, if it is a module or a tensor."""
+        if isinstance(value, torch.nn.Module):
+            self.modules.append(value)
+        elif isinstance(value, Tensor) and is_lazy(value):
+            self.has_lazy = True
+        elif isinstance(value, Tensor):
+            self.tensors.append(value)
+            self.names.append(name)
+            self.places[id(value)] = [] if place is None else [place]
+
+    def take_snapshot(self, *, all_digests: bool = False, copied_bytes: int = 0) -> Snapshot:
         """Return a snapshot of the current content.
 
         Arguments:
             all_digests: whether it has the digests of all tensors, or only of small ones that are no
                 parameters.
             copied_bytes: bytes of small parameters that it may copy besides other tensors; 0 for no copies.
-            copies_large: whether it may copy large tensors that are no buffers, too.
+                With ``MAX_SNAPSHOT_BYTES``, it may copy large tensors that are no buffers, too.
         """
         contents = [holder.read() for holder in self.holders]
         digested = range(len(self.tensors)) if all_digests else self._small
         digests = {number: digest(self.tensors[number]) for number in digested}
         snapshot = Snapshot(contents, read_versions(self.tensors), digests)
         if copied_bytes:
+            copies_large = copied_bytes == MAX_SNAPSHOT_BYTES
             states = self._list_states(MAX_SNAPSHOT_BYTES) if copies_large else self._states
-            chosen = (*states, *self._choose(copied_bytes, self._small_parameters))
+            weights = self._choose(copied_bytes, lambda tensor: _is_small(tensor) and _is_weight(tensor))
+            chosen = (*states, *weights)
             snapshot.copies = {number: self.tensors[number].detach().clone() for number in chosen}
         return snapshot
 
@@ -147,36 +157,21 @@ class Reach:
     def _list_states(self, largest: int) -> list[int]:
         """Return the numbers of buffers, and of other non-parameters up to ``largest`` bytes, that fit."""
         buffers = {id(buffer) for module in self.modules for buffer in module.buffers(recurse=False)}
-        in_memory = [(number, tensor) for number, tensor in enumerate(self.tensors) if has_memory(tensor)]
-        in_buffers = [number for number, tensor in in_memory if id(tensor) in buffers]
-        no_buffers = [
-            number
-            for number, tensor in in_memory
-            if not (id(tensor) in buffers or isinstance(tensor, torch.nn.Parameter))
-            and _size(tensor) <= largest
-        ]
-        return [*self._choose(MAX_SNAPSHOT_BYTES, in_buffers), *self._choose(MAX_SNAPSHOT_BYTES, no_buffers)]
 
-    @cached_property
-    def _small_parameters(self) -> list[int]:
-        return [
-            number
-            for number, tensor in enumerate(self.tensors)
-            if isinstance(tensor, torch.nn.Parameter) and _size(tensor) <= _SMALL_BYTES and has_memory(tensor)
-        ]
+        def is_other(tensor: Tensor) -> bool:
+            return not (id(tensor) in buffers or _is_weight(tensor)) and _size(tensor) <= largest
+
+        in_buffers = self._choose(MAX_SNAPSHOT_BYTES, lambda tensor: id(tensor) in buffers)
+        return [*in_buffers, *self._choose(MAX_SNAPSHOT_BYTES, is_other)]
 
     @cached_property
     def _small(self) -> list[int]:
-        small = [
-            number
-            for number, tensor in enumerate(self.tensors)
-            if not isinstance(tensor, torch.nn.Parameter) and _size(tensor) <= _SMALL_BYTES
-        ]
-        return self._choose(_MAX_SMALL_BYTES, small)
+        return self._choose(_MAX_SMALL_BYTES, lambda tensor: _is_small(tensor) and not _is_weight(tensor))
 
-    def _choose(self, limit: int, numbers: Iterable[int]) -> list[int]:
-        """Return the numbers of as many tensors as fit into a limit of bytes, the smallest first."""
+    def _choose(self, limit: int, is_chosen: Callable[[Tensor], bool]) -> list[int]:
+        """Return the numbers of as many chosen tensors as fit into a limit of bytes, the smallest first."""
         chosen = []
+        numbers = [n for n, tensor in enumerate(self.tensors) if is_chosen(tensor) and has_memory(tensor)]
         for number in sorted(numbers, key=lambda candidate: _size(self.tensors[candidate])):
             limit -= _size(self.tensors[number])
             if limit < 0:
@@ -223,13 +218,13 @@ class Reach:
     def list_differing(self, snapshot: Snapshot) -> list[tuple[Holder, Any]]:
         """Return the holders whose content differs from a snapshot, each with its content there.
 
-        Caches and iterators do not count.
+        Caches do not count.
         """
         pairs = zip(self.holders, snapshot.contents, strict=True)
         return [
             (holder, old)
             for holder, old in pairs
-            if not isinstance(holder, CacheHolder | IteratorHolder) and holder.list_changes(old, holder.read())
+            if not isinstance(holder, CacheHolder) and holder.list_changes(old, holder.read())
         ]
 
     def list_filled_caches(self, snapshot: Snapshot) -> list[CacheHolder]:
@@ -255,7 +250,12 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-_Waiting = Iterable[tuple[str, Any, "Place | None"]]
+def _is_small(tensor: Tensor) -> bool:
+    return _size(tensor) <= _SMALL_BYTES
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter)
 
 
 def walk(roots: Mapping[str, Any], *, generators: bool = True) -> Reach:
@@ -267,9 +267,9 @@ def walk(roots: Mapping[str, Any], *, generators: bool = True) -> Reach:
     waiting: deque[tuple[str, Any, Place | None]] = deque((name, root, None) for name, root in roots.items())
     # Weights that torch.nn.utils.parametrize.cached() keeps from step to step.
     cached = AttributeHolder("parametrize", vars(torch.nn.utils.parametrize), only=("_cache", "_cache_enabled"))
-    waiting += _add(reach, cached)
+    waiting += cached.list_values()
     waiting += ((name, generator, None) for name, generator in _GLOBAL_GENERATORS.items())
-    reach.holders += [ContainerHolder(name, hooks) for name, hooks in _GLOBAL_HOOKS.items()]
+    reach.holders += [cached, *(CopyHolder(name, hooks) for name, hooks in _GLOBAL_HOOKS.items())]
     if torch.cuda.is_initialized():
         devices = enumerate(torch.cuda.default_generators)
         waiting += [(f"the generator of cuda:{number}", generator, None) for number, generator in devices]
@@ -283,190 +283,124 @@ def walk(roots: Mapping[str, Any], *, generators: bool = True) -> Reach:
                 reach.places[id(value)].append(place)
             continue
         visit = _find_visitor(kind)
-        if visit is not None:
-            visited[id(value)] = value
-            waiting += visit(reach, name, value, place)
+        if visit is None:
+            continue
+        visited[id(value)] = value
+        reach.add(name, value, place)
+        # The elements of a tuple are in the place of the tuple.
+        outer = place if isinstance(value, tuple | frozenset) else None
+        for part in visit(name, value):
+            if isinstance(part, Holder):
+                reach.holders.append(part)
+                waiting += part.list_values()
+            else:
+                waiting.append((*part, outer))
     return reach
 
 
-def _add(reach: Reach, holder: Holder) -> _Waiting:
-    """Add a holder; return its values, which are to be visited."""
-    reach.holders.append(holder)
-    if isinstance(holder, NamedHolder):
-        return [(holder.describe(key), value, Place(holder, key)) for key, value in holder.read().items()]
-    values = holder.owner.values() if isinstance(holder.owner, dict) else holder.owner
-    return [(f"{holder.name}[...]", value, Place(holder)) for value in values]
+#: What a visitor of an object yields: holders, and names and values of further objects.
+_Parts = Iterable[Holder | tuple[str, Any]]
 
 
-def _visit_tensor(reach: Reach, name: str, value: Tensor, place: Place | None) -> _Waiting:
-    if is_lazy(value):
-        reach.has_lazy = True
-        return ()
-    reach.tensors.append(value)
-    reach.names.append(name)
-    reach.places[id(value)] = [] if place is None else [place]
-    if isinstance(value, torch.nn.Parameter):
-        reach.holders.append(ParameterHookHolder(name, value))
-        return _add(reach, AttributeHolder(name, vars(value), without=_COMPILER_ATTRIBUTES))
-    return ()
+def _visit_tensor(name: str, value: Tensor) -> _Parts:
+    if isinstance(value, torch.nn.Parameter) and not is_lazy(value):
+        yield ParameterHookHolder(name, value)
+        yield AttributeHolder(name, vars(value), without=_COMPILER_ATTRIBUTES)
 
 
-def _visit_module(reach: Reach, name: str, value: torch.nn.Module, place: Place | None) -> _Waiting:
-    reach.modules.append(value)
+def _visit_module(name: str, value: torch.nn.Module) -> _Parts:
     attributes = vars(value)
-    waiting = list(_add(reach, AttributeHolder(name, attributes, without=_MODULE_INTERNALS)))
+    yield AttributeHolder(name, attributes, without=_MODULE_INTERNALS)
     for part in ("_parameters", "_buffers", "_modules"):
         if isinstance(attributes.get(part), dict):
-            waiting += _add(reach, AttributeHolder(name, attributes[part]))
+            yield AttributeHolder(name, attributes[part])
     if isinstance(value, torch.jit.ScriptModule):
         named = (*value.named_parameters(), *value.named_buffers())
-        waiting += [(f"{name}.{path}", tensor, None) for path, tensor in named]
+        yield from ((f"{name}.{path}", tensor) for path, tensor in named)
     for part in _MODULE_HOOKS:
         if isinstance(attributes.get(part), dict):
-            reach.holders.append(ContainerHolder(f"{name}.{part}", attributes[part]))
-            waiting += [(f"a hook of {name}", hook, None) for hook in attributes[part].values()]
-    return [*waiting, (type(value).__name__, type(value), None)]
+            yield CopyHolder(f"{name}.{part}", attributes[part])
+    yield type(value).__name__, type(value)
 
 
-def _visit_function(reach: Reach, name: str, value: FunctionType, place: Place | None) -> _Waiting:
+def _visit_function(name: str, value: FunctionType) -> _Parts:
     # Visit the original function of a compiled one.
     if (original := vars(value).get("_torchdynamo_orig_callable")) is not None:
-        return [(name, original, place)]
-    variables = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-    waiting: list[Any] = [(variable, cell, None) for variable, cell in variables]
-    waiting += _add(reach, AttributeHolder(name, vars(value)))
+        yield name, original
+        return
+    yield from zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+    yield AttributeHolder(name, vars(value))
     if value.__defaults__:
-        defaults = TupleHolder(
-            f"the defaults of {name}",
-            value,
-            lambda: value.__defaults__ or (),
-            partial(setattr, value, "__defaults__"),
-        )
-        waiting += _add(reach, defaults)
+        yield TupleHolder(f"the defaults of {name}", value)
     if value.__kwdefaults__:
-        waiting += _add(reach, AttributeHolder(name, value.__kwdefaults__))
-    return [*waiting, *_visit_globals(reach, value)] if is_user_code(value.__module__) else waiting
+        yield AttributeHolder(name, value.__kwdefaults__)
+    if is_user_code(value.__module__):
+        yield from _visit_globals(value)
 
 
-def _visit_globals(reach: Reach, function: FunctionType) -> _Waiting:
+def _visit_globals(function: FunctionType) -> _Parts:
     """Visit the globals that a function names, and the attributes that it names of modules and classes."""
-    names, variables = _list_names(function.__code__), function.__globals__
+    names, variables, imports = _list_names(function.__code__)
     # Names that a step may set need not exist yet.
-    waiting = list(_add(reach, AttributeHolder("", variables, only=_list_globals(function.__code__))))
-    for name, value, _ in waiting[:]:
-        if isinstance(value, ModuleType):
-            waiting += _visit_named(reach, name, value, names)
-    for name, value, _ in waiting[:]:
-        if isinstance(value, type) and not is_user_code(value.__module__):
-            attributes = vars(value)
-            reach.holders.append(
-                ClassHolder(
-                    name, value, only=tuple(attribute for attribute in names if attribute in attributes)
-                )
-            )
-    for name in _list_imports(function.__code__):
-        if name in sys.modules and is_user_code(name):
-            waiting += _visit_named(reach, name, sys.modules[name], names)
-    # The attributes of modules that the function names were visited above.
-    return [pair for pair in waiting if _is_users(pair[1]) and not isinstance(pair[1], ModuleType)]
-
-
-def _visit_named(reach: Reach, name: str, module: ModuleType, names: tuple[str, ...]) -> _Waiting:
-    attributes = vars(module)
-    return _add(
-        reach,
-        AttributeHolder(
-            name, attributes, only=tuple(attribute for attribute in names if attribute in attributes)
-        ),
-    )
-
-
-def _is_users(value: Any) -> bool:
-    """Return whether a global is no function or class of a library."""
-    return not isinstance(value, FunctionType | type) or is_user_code(value.__module__)
-
-
-@lru_cache(maxsize=1024)
-def is_user_code(module: str | None) -> bool:
-    """Return whether a module is a user's: neither installed nor of the standard library."""
-    root = module.partition(".")[0] if isinstance(module, str) else ""
-    file = getattr(sys.modules.get(root), "__file__", None) or ""
-    return root not in LIBRARIES and root != "builtins" and "site-packages" not in file
+    holders = [GlobalHolder("", function.__globals__, only=variables)]
+    modules = {name: value for name, value in holders[0].read().items() if isinstance(value, ModuleType)}
+    modules |= {name: sys.modules[name] for name in imports if name in sys.modules and is_user_code(name)}
+    for name, module in modules.items():
+        attributes = vars(module)
+        holders.append(GlobalHolder(name, attributes, only=[name for name in names if name in attributes]))
+    for holder in holders:
+        yield holder
+        for key, value in holder.read().items():
+            if isinstance(value, type) and not is_user_code(value.__module__):
+                named = [name for name in names if name in vars(value)]
+                yield ClassHolder(holder.describe(key), value, only=named)
 
 
 @lru_cache(maxsize=4096)
-def _list_names(code: CodeType) -> tuple[str, ...]:
-    """Return the names that code may look up as globals or attributes, including functions within it."""
-    inner = (
-        name for constant in code.co_consts if isinstance(constant, CodeType) for name in _list_names(constant)
-    )
-    return tuple(dict.fromkeys((*code.co_names, *inner)))
+def _list_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the names that code, and functions in it, may look up: all, only globals, and only imports."""
+    codes = [code]
+    names, variables, imports = dict[str, None](), dict[str, None](), dict[str, None]()
+    # The list grows while the loop runs over it.
+    for current in codes:
+        codes += [constant for constant in current.co_consts if isinstance(constant, CodeType)]
+        names |= dict.fromkeys(current.co_names)
+        for instruction in dis.get_instructions(current):
+            if instruction.opname == "IMPORT_NAME":
+                imports[instruction.argval] = None
+            elif instruction.opname.endswith(("_GLOBAL", "_NAME")):
+                variables[instruction.argval] = None
+    return tuple(names), tuple(variables), tuple(imports)
 
 
-@lru_cache(maxsize=4096)
-def _list_globals(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals that code reads or sets, including functions within it."""
-    direct = [
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname.endswith(("_GLOBAL", "_NAME"))
-    ]
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return tuple(dict.fromkeys((*direct, *(name for constant in inner for name in _list_globals(constant)))))
-
-
-@lru_cache(maxsize=4096)
-def _list_imports(code: CodeType) -> tuple[str, ...]:
-    """Return the names of modules that code imports, including functions within it."""
-    direct = [
-        instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "IMPORT_NAME"
-    ]
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return tuple(dict.fromkeys((*direct, *(name for constant in inner for name in _list_imports(constant)))))
-
-
-def _visit_imported(reach: Reach, name: str, value: ModuleType, place: Place | None) -> _Waiting:
+def _visit_imported(name: str, value: ModuleType) -> _Parts:
     """Visit a module of a user that a variable or a container holds."""
-    if not is_user_code(value.__name__):
-        return ()
-    without = frozenset(key for key in vars(value) if key.startswith("__"))
-    return [
-        pair for pair in _add(reach, AttributeHolder(name, vars(value), without=without)) if _is_users(pair[1])
-    ]
+    if is_user_code(value.__name__):
+        without = frozenset(key for key in vars(value) if key.startswith("__"))
+        yield GlobalHolder(name, vars(value), without=without)
 
 
-def _visit_method(reach: Reach, name: str, value: MethodType, place: Place | None) -> _Waiting:
-    return [(name, value.__self__, None), (name, value.__func__, None)]
+def _visit_partial(name: str, value: Any) -> _Parts:
+    yield name, value.func
+    yield TupleHolder(f"the arguments of {name}", value)
+    yield AttributeHolder(name, value.keywords)
+    yield AttributeHolder(name, vars(value))
 
 
-def _visit_partial(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    def set_args(args: tuple[Any, ...]) -> None:
-        value.__setstate__((value.func, args, value.keywords, vars(value)))
-
-    args = TupleHolder(f"the arguments of {name}", value, lambda: value.args, set_args)
-    arguments = [*_add(reach, args), *_add(reach, AttributeHolder(name, value.keywords))]
-    return [(name, value.func, None), *arguments, *_add(reach, AttributeHolder(name, vars(value)))]
-
-
-def _visit_object(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    waiting: list[Any] = []
+def _visit_object(name: str, value: Any) -> _Parts:
     if hasattr(value, "__dict__"):
-        waiting += _add(reach, AttributeHolder(name, vars(value)))
+        yield AttributeHolder(name, vars(value))
     if list_slots(value.__class__):
-        waiting += _add(reach, SlotHolder(name, value))
-    return [*waiting, (type(value).__name__, type(value), None)]
+        yield SlotHolder(name, value)
+    yield type(value).__name__, type(value)
 
 
-def _visit_class(reach: Reach, name: str, value: type, place: Place | None) -> _Waiting:
-    waiting: list[Any] = []
+def _visit_class(name: str, value: type) -> _Parts:
     for base in value.__mro__:
         if is_user_code(base.__module__):
-            waiting += _add(reach, ClassHolder(base.__name__, base))
-            functions = (
-                function for attribute in vars(base).values() for function in _list_functions(attribute)
-            )
-            waiting += [(base.__name__, function, None) for function in functions]
-    return waiting
+            yield ClassHolder(base.__name__, base)
+            for attribute in vars(base).values():
+                yield from ((base.__name__, function) for function in _list_functions(attribute))
 
 
 def _list_functions(attribute: Any) -> tuple[Any, ...]:
@@ -478,84 +412,47 @@ def _list_functions(attribute: Any) -> tuple[Any, ...]:
     return (attribute,) if isinstance(attribute, FunctionType) else ()
 
 
-def _visit_container(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    attributes = _add(reach, AttributeHolder(name, vars(value))) if hasattr(value, "__dict__") else ()
-    if len(value) > _MAX_ELEMENTS:
-        return attributes
-    return [*_add(reach, ContainerHolder(name, value)), *attributes]
+def _visit_container(name: str, value: Any) -> _Parts:
+    if len(value) <= _MAX_ELEMENTS:
+        yield CopyHolder(name, value)
+    if hasattr(value, "__dict__"):
+        yield AttributeHolder(name, vars(value))
 
 
-def _visit_tuple(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    return () if len(value) > _MAX_ELEMENTS else [(f"{name}[...]", element, place) for element in value]
+def _visit_tuple(name: str, value: Any) -> _Parts:
+    return () if len(value) > _MAX_ELEMENTS else [(f"{name}[...]", element) for element in value]
 
 
-def _visit_copied(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
+def _visit_copied(name: str, value: Any) -> _Parts:
     is_large = isinstance(value, set | bytearray) and len(value) > _MAX_ELEMENTS
-    is_data = isinstance(value, numpy.ndarray) and (
-        value.nbytes > MAX_COPIED_BYTES or not value.flags.writeable
-    )
-    if not (is_large or is_data):
-        reach.holders.append(CopyHolder(name, value))
-    return ()
+    return [CopyHolder(name, value)] if is_copied(value) and not is_large else ()
 
 
-def _visit_variable(reach: Reach, name: str, value: CellType, place: Place | None) -> _Waiting:
-    return _add(reach, VariableHolder(name, value))
-
-
-def _visit_context_variable(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    return _add(reach, VariableHolder(value.name, value))
-
-
-def _visit_iterator(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    reach.holders.append(IteratorHolder(name, value))
-    return ()
-
-
-def _visit_cache(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    reach.holders.append(CacheHolder(name, value))
-    return [(name, value.__wrapped__, None)]
-
-
-def _visit_reference(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    return [(name, value(), None)]
-
-
-def _visit_builtin(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    return [(name, value.__self__, None)]
-
-
-def _visit_numpy_generator(reach: Reach, name: str, value: Any, place: Place | None) -> _Waiting:
-    return [(name, value.bit_generator, None)]
-
-
-_VISITORS: tuple[tuple[Any, Any], ...] = (
+_VISITORS: tuple[tuple[Any, Callable[[str, Any], _Parts]], ...] = (
     (Tensor, _visit_tensor),
     (torch.nn.Module, _visit_module),
     (FunctionType, _visit_function),
-    (MethodType, _visit_method),
-    (BuiltinMethodType, _visit_builtin),
+    (MethodType, lambda name, value: [(name, value.__self__), (name, value.__func__)]),
+    (BuiltinMethodType, lambda name, value: [(name, value.__self__)]),
     (partial, _visit_partial),
-    (_lru_cache_wrapper, _visit_cache),
+    (_lru_cache_wrapper, lambda name, value: [CacheHolder(name, value), (name, value.__wrapped__)]),
     (type, _visit_class),
     (ModuleType, _visit_imported),
-    (CellType, _visit_variable),
-    (ContextVar, _visit_context_variable),
-    (ReferenceType, _visit_reference),
-    (numpy.random.Generator, _visit_numpy_generator),
-    (list | deque | dict, _visit_container),
+    (CellType, lambda name, value: [VariableHolder(name, value)]),
+    (ContextVar, lambda _, value: [VariableHolder(value.name, value)]),
+    (ReferenceType, lambda name, value: [(name, value())]),
+    (numpy.random.Generator, lambda name, value: [(name, value.bit_generator)]),
+    (CONTAINERS, _visit_container),
     (tuple | frozenset, _visit_tuple),
 )
 
 
 @lru_cache(maxsize=4096)
-def _find_visitor(kind: type) -> Any:
+def _find_visitor(kind: type) -> Callable[[str, Any], _Parts] | None:
     """Return the function that visits objects of a kind, None if these hold nothing."""
     for base, visit in _VISITORS:
         if issubclass(kind, base):
             return visit
     if find_copy_kind(kind) is not None:
         return _visit_copied
-    if is_object(kind):
-        return _visit_object
-    return _visit_iterator if hasattr(kind, "__next__") else None
+    return _visit_object if is_object(kind) else None

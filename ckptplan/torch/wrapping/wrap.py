@@ -17,7 +17,7 @@ from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.place import OffloadTo
 from ckptplan.torch.adapters import NorseCell, TorchCell, describe_place, find_class, list_step_modes
 from ckptplan.torch.api import Verify, check_call, read_outputs
-from ckptplan.torch.checking.cuts import COMPARED_STEPS, check_cuts, weigh_outputs
+from ckptplan.torch.checking.checks import COMPARED_STEPS, check_cuts, weigh_outputs
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
 from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss

@@ -54,7 +54,6 @@ def shorten(message: str) -> str:
     sentence = (
         message.partition(" (accepted:")[0].partition(". ")[0].partition(" (")[0].partition(", which ")[0]
     )
-    sentence = re.sub(r" from \S+, an iterator", " from an iterator", sentence)
     return re.sub(r"\d+(\.\d+)?(e-\d+)?", "N", sentence).replace("|", r"\|")
 
 
