@@ -50,7 +50,8 @@ from ckptplan.torch.state.nests import count_bytes, flatten, map_leaves
 
 #: How many times more memory a ``ChunkCell`` keeps under autograd, where it runs step by step.
 _UNDER_AUTOGRAD = 4
-#: Steps of the run that measures the pace. A first step that takes more seconds than this measures it alone.
+#: The steps of the run that measures the pace. If the first step takes more than ``_LONG_STEP`` seconds, it
+#: alone gives the pace.
 _PACE_STEPS, _LONG_STEP = 16, 0.1
 #: The seconds that counting live tensors adds to a step: the dispatch of its operations.
 _METER_SECONDS = 1.5e-3
@@ -347,7 +348,7 @@ class TorchBackend(Backend):
     def prepare(self) -> Iterator[None]:
         """Set PyTorch's number of threads, and exclude existing objects from garbage collection.
 
-        Each run begins with a collection, which would take a tenth of a second for all loaded modules.
+        Each run begins with a garbage collection, which would take a tenth of a second for all loaded modules.
         """
         before = torch.get_num_threads()
         torch.set_num_threads(self._threads)
@@ -359,7 +360,7 @@ class TorchBackend(Backend):
             torch.set_num_threads(before)
 
     def choose_threads(self, network: TorchNetwork) -> None:
-        """Continue with one thread if a step is then quicker, as if other programs keep threads waiting.
+        """Use one thread from now on if a step is then quicker, as when other programs keep threads waiting.
 
         Compiled pieces keep their threads, since their code is made for a number of threads.
         """
@@ -380,8 +381,8 @@ class TorchBackend(Backend):
     def time_steps(self, network: TorchNetwork, *, most: int | None = None) -> Pace:
         """Time a few steps by the wall clock, which also warms up the machine. Raises InputError.
 
-        If the first step takes long, the pace is estimated by its forward pass alone: a backward pass takes
-        twice as long.
+        If the first step takes long, the pace is estimated from its forward pass alone, assuming that a
+        backward pass takes twice as long.
         """
         first = _time_step(network, perf_counter)
         if first > _LONG_STEP:
@@ -405,7 +406,7 @@ class TorchBackend(Backend):
         return available_bytes(self.device)
 
     def plain_factor(self, network: TorchNetwork) -> int:
-        """Return how many times more memory than base a plain loop takes."""
+        """Return the memory of a plain loop, as a multiple of the memory of the strategy ``base``."""
         return _UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1
 
 

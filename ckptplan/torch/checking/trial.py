@@ -1,9 +1,9 @@
 """Tries the first steps of a call: finds the state that they keep, and checks gradients by a plain loop.
 
 A few steps run as a plain loop, with a snapshot before and after each. Places that changed are lifted into the
-state. Then the same steps run under a small schedule, in chunks of one and two steps and from checkpoints. Both
-loops begin with the same content, which is restored afterwards. Under a limit of memory, the tape of the first
-step decides how many steps are tried.
+state. Then the same steps run under a small schedule, in chunks of one and of several steps, from a checkpoint.
+Both loops begin with the same content, which is restored afterwards. Under a limit of memory, at least two
+steps are tried, and further steps as long as their tapes fit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TRIAL_STEPS, TIGHT_TRIAL_STEPS = 4, 2
 #: How many steps are tried of a cell with its own backward pass, which may be wrong where neurons fire.
 _OWN_TRIAL_STEPS = 16
 _HALF_ROUNDING = 1e-3
-#: How often steps are tried, or a sequence begins, if later steps do what earlier steps did not.
+#: The most attempts of a trial, or of a sequence. Each LateStateError causes a new attempt.
 MAX_ATTEMPTS = 4
 #: A gradient is a sum over steps in another order. It may differ by this many times the rounding of one tensor.
 _SUM_ROUNDING = 10
@@ -59,13 +59,15 @@ def try_steps(call: Call, scope: Scope, *, limit: int | None = None, observer: A
     Arguments:
         call: the call.
         scope: the scope of the call.
-        limit: bytes that the trial may take: two steps are tried if more do not fit; None for no limit.
-        observer: observes the small schedule, unless the limit allows for fewer steps than usual.
+        limit: bytes that the trial may take: at least two steps are tried, and more if they fit; None for no
+            limit.
+        observer: observes the small schedule if it has TRIAL_STEPS steps.
 
-    Raises InputError if the small schedule gives other gradients than the plain loop.
+    Raises InputError if the small schedule gives other gradients than the plain loop. If every attempt ends
+    with a LateStateError, the steps are not compared.
     """
     tensors = (*call.leaves, *call.inputs.leaves, *scope.list_parameters(call))
-    # In half precision, more steps differ by rounding alone.
+    # In half precision, a longer trial would fail by rounding alone.
     is_precise = find_rounding(tensor.dtype for tensor in tensors) < _HALF_ROUNDING
     steps = _OWN_TRIAL_STEPS if call.has_own_backward and is_precise else TRIAL_STEPS
     first = replace(call, inputs=call.inputs.take_first(min(steps, call.inputs.steps)))
@@ -91,7 +93,7 @@ def try_steps(call: Call, scope: Scope, *, limit: int | None = None, observer: A
 
 
 def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> Derivatives:
-    """Run steps as a plain loop, and lift the places that they change. Undo all changes.
+    """Run steps as a plain loop. Lift the places that they change into the state, and restore their values.
 
     Raises InputError for a tensor that steps write in place and that is too large to be copied.
     """
@@ -117,7 +119,7 @@ def run_plain_steps(call: Call, scope: Scope, limit: int | None = None) -> Deriv
 
 
 class _TrialLoop:
-    """A plain loop that observes what its steps change. Tensors with a graph from before begin new graphs."""
+    """A plain loop that observes what its steps change. Tensors computed before are its leaves."""
 
     def __init__(self, call: Call, scope: Scope, limit: int | None) -> None:
         self._call, self._scope, self._limit = call, scope, limit
@@ -278,7 +280,8 @@ class _TrialLoop:
         reached = {id(leaf) for leaf in scope.reach.list_parameters()}
         unreached = [leaf for leaf in created[0] if id(leaf) not in reached]
         used_last = {id(leaf) for leaf in created[-1]}
-        # Leaves that another step uses, too, existed before. Each step creates its other leaves.
+        # A leaf that both the first and the last step use existed before. The other leaves were created by the
+        # step that uses them.
         lasting = [leaf for leaf in unreached if len(created) > 1 and id(leaf) in used_last]
         scope.set_traits(
             hidden_leaves=tuple(map(TensorWeakRef, lasting)), temporary_leaves=len(unreached) - len(lasting)
@@ -304,7 +307,8 @@ class _TrialLoop:
                     self._take_output(step, output, [])
             for part in self._parts:
                 for leaf in list_leaves(part.place.get()):
-                    # A tensor that a step moves is read. Gradients pass through a tensor that a step leaves.
+                    # A placeholder that is in another part after the step was read. One that stays counts as
+                    # read only if its part carries gradients.
                     if isinstance(leaf, Placeholder) and (leaf.part is not part or part.carries):
                         leaf.part.is_read = True
         except Exception:
@@ -317,7 +321,7 @@ def _mark_read(part: StatePart) -> None:
 
 
 def list_trial_actions(steps: int) -> list[Action]:
-    """Return actions that reverse a few steps in chunks of two steps and of one, from one checkpoint.
+    """Return actions that reverse the second half of the steps as one chunk, then the others one by one.
 
     The first step runs once more than needed, since a cell that counts its calls modulo 2 may give the same
     result after an even number of further runs.

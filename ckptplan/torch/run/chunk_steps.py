@@ -32,9 +32,11 @@ from ckptplan.torch.store.store import TensorStore
 
 #: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
 MAX_PIECE, MAX_WORKING = 64, 16
-#: Within a limit: the states of each working step beyond the first, and the ratio of the limit to all these.
+#: Within a limit: the number of states that each working step beyond the first takes, and the ratio of the
+#: limit to all these states.
 _WORKING_STATES, _LIMIT_SHARE = 6, 8
-#: How many times more steps run at a time within a limit, since their outputs take a byte for each number.
+#: How many times more steps run at a time than work at a time within a limit, since saved outputs take a byte
+#: for each number.
 _PIECE_SHARE = 4
 #: The first step of a part, and the step after its last one.
 _Cut = tuple[int, int]
@@ -69,7 +71,7 @@ def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
 
 
 def cut_chunks(call: Call, actions: Callable[[], Iterable[Action]]) -> Call:
-    """Return a call that cuts runs in full at the same steps each time, if a schedule repeats such runs.
+    """Return a call that cuts runs without caches at the same steps each time, if a schedule repeats such runs.
 
     Raises InputError if its cell needs the caches of all steps.
     """
@@ -153,7 +155,8 @@ class ChunkSteps(Steps):
         args, options: those of ``Steps``.
         piece: the most steps that run at a time.
         working: the most steps whose outputs and adjoints exist at a time.
-        cuts: steps at which runs in full are cut, so that steps that run in full again do so in the same parts.
+        cuts: steps at which a run is cut if its steps are not replayed from caches, so that they run again in
+            the same parts.
     """
 
     has_own_backward = True
@@ -189,7 +192,7 @@ class ChunkSteps(Steps):
         self._last_full_run: tuple[int, Any] = (0, None)
         #: Whether the steps that run now keep their caches.
         self._keeps_caches = True
-        #: The most bytes per step of caches that were dropped, as the mean of a whole part.
+        #: Of the parts whose caches were dropped, the largest mean of bytes per step.
         self._dropped_bytes = 0
         self._incoming: Sequence[Gradient] = ()
         self._context: ForwardContext | None = None
@@ -237,7 +240,7 @@ class ChunkSteps(Steps):
         return self._remote_caches.number(*steps)
 
     def _find_end(self, start: int, stop: int) -> int:
-        # Steps that are recorded run in the same parts.
+        # End after whole pieces: steps that are recorded later then run in the same parts.
         parts = max(1, self.inputs.cut_steps // self._piece)
         return min(self._find_cut(start, stop), start + parts * self._piece)
 
@@ -349,7 +352,7 @@ class ChunkSteps(Steps):
 
     def record(self, start: int, stop: int) -> Tape:
         tape = super().record(start, stop)
-        # The working state may outlive the states of the tape.
+        # A copy, since the working state may outlive the states of the tape.
         self.state.passed.value = map_leaves(torch.clone, self.state.passed.value)
         return tape
 

@@ -46,12 +46,12 @@ class Executor:
         call: the call.
         actions: the actions of a schedule.
         scope: the objects that the call can reach, and the places that are parts of its state.
-        observer: called after each action, with the action and this executor. The action began at ``began``
-            by ``clock``, which is the observer's own clock or one that fits the device.
-        remote: keeps the checkpoints of the remote tier; None for the device.
+        observer: called after each action, with the action and this executor. The executor's ``began`` is the
+            time at which the action began, by its ``clock``: the observer's own, or one that fits the device.
+        remote: keeps the checkpoints of the remote tier; None keeps them on the device, too.
         plan: the plan or schedule, to explain exhausted memory; None if nothing was planned.
-        postpones_last: whether the last recording of the sweep runs without a tape first, and is recorded when
-            gradients arrive, so that the caller's loss of the outputs finds room. Its steps then run once more.
+        postpones_last: whether the steps of the last Record of the sweep run without a tape, and are recorded
+            only when gradients arrive. This leaves memory for the caller's loss; these steps run once more.
             Only for calls without losses.
     """
 
@@ -70,7 +70,8 @@ class Executor:
         self._observer, self._postpones_last = observer, postpones_last
         self.constants = Constants(scope.list_constant_places())
         parameters = scope.list_parameters(call)
-        #: The tensors outside of the sequence whose gradients its autograd function returns.
+        #: The parameters, and the tensors computed before the call: the autograd function returns their
+        #: gradients.
         self.parameters = [*parameters, *self.constants.list_targets()]
         self._frozen = [tensor for tensor in scope.reach.tensors if not tensor.requires_grad]
         leaves, nest = flatten(call.state, parameters=True)
@@ -164,7 +165,8 @@ class Executor:
         except BaseException as error:
             hidden = self.state.list_hidden()
             if any(part.is_read for part in hidden) and isinstance(error, Exception):
-                # Compiled functions replace the error. Naming all hidden parts saves a sweep for each of them.
+                # Compiled functions raise another error in place of LateStateError. Report all hidden parts at
+                # once: each would cost a sweep.
                 error = LateStateError(f"{hidden[0].name} is read by a later step", reading=hidden)
             missing = self.scope.reach.restore(self.scope.start)
             self.close()
@@ -366,9 +368,9 @@ class Executor:
         self._verifier.compare_total(self._swept_total, total, self.steps.recomputed_scale)
 
     def _refuse_lost_gradients(self) -> None:
-        """Raise LateStateError if only later steps use a tensor with a graph from before the call.
+        """Raise LateStateError if steps use a tensor computed before the call that the trial did not use.
 
-        Raises RuntimeError if steps use a tensor whose graph was freed, as a plain loop does.
+        Raises RuntimeError, as PyTorch does in a plain loop, if steps use a tensor whose graph was freed.
         """
         count = len(self.constants.originals)
         reached = (
@@ -435,7 +437,8 @@ class Executor:
     def _record(self, start: int, stop: int) -> None:
         frontier = self.steps.frontier
         if start < frontier < stop:
-            # The losses of new steps are added up, those of steps that ran before are compared: two tapes.
+            # Losses of new steps are added up, and losses of steps that ran before are only compared: use two
+            # tapes.
             self._record(start, frontier)
             start = frontier
         is_new = start >= frontier

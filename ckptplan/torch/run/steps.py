@@ -55,7 +55,7 @@ _ACCEPTED = (
 
 
 class LateStateError(InputError):
-    """A later step did something that no earlier step did. The sweep begins again, prepared for it.
+    """A later step did something that no earlier step did. The sweep begins again, and lifts the parts given.
 
     Arguments:
         problem: what the step did, for the user, if the sweep cannot begin again.
@@ -94,8 +94,8 @@ class Tape:
         start, stop: the steps.
         roots: the leaves with which the graph begins, one for each tensor of the state; None for a tensor that
             carries no gradient.
-        given: the tensors that steps got for the roots. They are no leaves, as in the middle of a plain loop;
-            None for a placeholder.
+        given: the tensors that steps got for the roots; None for a placeholder. As in the middle of a plain
+            loop they are no leaves, unless the caller passed a leaf.
         ends: the tensors of the state after the steps.
         inputs: the inputs of the steps, time first.
         terms: the tensors through which gradients of the results enter, in the order of
@@ -155,11 +155,12 @@ class StepTraits:
         needs_graph: whether steps compute the same values only if gradients are enabled and the state requires
             them, as steps that call autograd do.
         has_gradients: whether anything requires a gradient.
-        losses_are_late: whether the losses of the first steps have no gradient, if only the last steps count.
+        losses_are_late: whether the losses of the first steps have no gradient, as if only the outputs of the
+            last steps are used.
         gives_sparse: whether a parameter gets a sparse gradient, whose sum must not begin with dense zeros.
         constant_caches: the names of caches that steps fill with tensors that need no gradient.
-        temporary_leaves: the most leaves requiring a gradient that a step creates; None if an earlier call
-            showed all leaves that steps use.
+        temporary_leaves: the most leaves requiring a gradient that a step may create; None skips the check,
+            since an earlier call showed all leaves.
         hidden_leaves: leaves that only the graph of the first steps showed, as weak references.
         lifted: of an earlier call, the flags of the ``StatePart`` of each place that steps change. Places are
             named, so that no object is kept alive.
@@ -187,9 +188,9 @@ class Steps:
         outputs: takes the outputs.
         final_loss: the loss of the final state, or None.
         parameters: the leaves whose gradients are wanted.
-        constants: the number of constants with a graph, for which the last parameters stand.
-        first_roots: for each tensor of the first state, whether it requires a gradient, and whether it was
-            computed.
+        constants: how many of the last ``parameters`` stand for constants with a graph.
+        first_roots: for each tensor of the first state, whether it requires a gradient, and whether it has a
+            ``grad_fn``.
         traits: the observed traits of the steps.
     """
 
@@ -292,7 +293,7 @@ class Steps:
     def run(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
         """Run steps on their inputs in the current grad mode; return the terms through which gradients enter.
 
-        Terms of steps that run again without a tape are needed only if losses change state. Subclasses that
+        If steps run again without a tape, their losses are taken only if losses change state. Subclasses that
         run several steps at once override this function.
         """
         cell, take, passed = self.cell, self.outputs.take, self.state.passed
@@ -437,7 +438,7 @@ class Steps:
 
     @property
     def cache_bytes(self) -> int:
-        """The bytes of the cache of a step: the mean of kept caches, or of dropped ones if larger."""
+        """The bytes of the cache of a step: the larger of the means of kept and of dropped caches."""
         return 0
 
     def take_first_hooks(self) -> list[list[Any]]:

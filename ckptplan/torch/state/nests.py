@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 _preserve_version: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
-#: Packages whose classes and functions keep no values of a user's code from step to step.
+#: Packages of libraries. Their classes and functions are not searched for values that steps keep.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "ckptplan"})
 #: Arrays of at most this size are copied.
 MAX_COPIED_BYTES = 2**20
@@ -116,7 +116,7 @@ class _ContentNest(Nest):
 
 
 def overwrite(tensor: Tensor, content: Tensor, version: int) -> None:
-    """Write numbers into a tensor, which had them at ``version``; a tensor that was resized is resized back.
+    """Give a tensor back the values that it had at ``version``, and its shape if it was resized.
 
     PyTorch does not count some writes, such as those of running statistics. If the version is still the same,
     this write is not counted either, since graphs of other calls may have saved the tensor. Equal numbers are

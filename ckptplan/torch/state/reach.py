@@ -56,10 +56,11 @@ from ckptplan.torch.state.places import (
 
 #: The most holders, and the most elements of a container, that are visited.
 _MAX_HOLDERS, _MAX_ELEMENTS = 4096, 4096
-#: Bytes of buffers that are copied before a first call, so that writes in place can be undone.
+#: The most bytes of buffers, and again of other tensors, that are copied before a first call, so that writes in
+#: place can be undone.
 MAX_SNAPSHOT_BYTES = 2**26
-#: The most bytes of a tensor whose numbers are compared, and of all such tensors. The versions of PyTorch miss
-#: writes into running statistics, writes through ``tensor.data`` and writes by numpy.
+#: The most bytes of a tensor whose numbers are compared, and of all such tensors. The version counters of
+#: tensors miss writes into running statistics, writes through ``tensor.data`` and writes by numpy.
 _SMALL_BYTES, _MAX_SMALL_BYTES = 2**16, 2**20
 #: The attributes that PyTorch keeps in every module.
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -194,7 +195,7 @@ class Reach:
         return sorted({*counted, *(number for number, new in digests if new != before.digests[number])})
 
     def get_content(self, number: int) -> Place:
-        """Return the place that stands for the numbers of a tensor."""
+        """Return the place that stands for the values of a tensor."""
         return Place(ContentHolder(self.names[number], self.tensors[number]))
 
     def restore(self, snapshot: Snapshot) -> list[str]:

@@ -168,7 +168,7 @@ class MultiStepSequence(WrappedPieces, StatefulSequence):
     """
 
     _time_dim: int
-    #: The kinds of calls that may be cut anywhere.
+    #: The kinds of calls that passed ``check_cuts``: pieces of any length give the same results.
     _compared_kinds: set[Any]
 
     def __init__(self, net: torch.nn.Module, *, time_dim: int = 0, **options: Any) -> None:
@@ -178,7 +178,8 @@ class MultiStepSequence(WrappedPieces, StatefulSequence):
         vars(self).update(_time_dim=time_dim, _compared_kinds=set())
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
-        """Compare two time steps in one call with two calls, then a call with a plain loop over pieces."""
+        """Check that one call gives the same as a call for each time step; then compare gradients with a plain
+        loop."""
         make_call, count = self._make_calls(inputs, steps, constants)
         if count >= COMPARED_STEPS:
             check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
