@@ -178,8 +178,7 @@ class MultiStepSequence(WrappedPieces, StatefulSequence):
         vars(self).update(_time_dim=time_dim, _compared_kinds=set())
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
-        """Check that one call gives the same as a call for each time step; then compare gradients with a plain
-        loop."""
+        """Check that one call equals a call for each time step, and its gradients those of a plain loop."""
         make_call, count = self._make_calls(inputs, steps, constants)
         if count >= COMPARED_STEPS:
             check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
