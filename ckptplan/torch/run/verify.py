@@ -84,13 +84,15 @@ class Verifier:
             terms: the tensors, as many for each step; those of the first step come first.
         """
         count = len(terms) // (stop - start)
-        again = torch.zeros(stop - start, dtype=torch.float64)
+        again: Any = 0.0
         is_new = start >= self._count
         for place in range(count):
             projections, norms = _digest_terms(terms[place::count])
-            again += projections
+            again = projections if place == 0 else again + projections
             self._scale += float(norms.sum()) if is_new else 0.0
         if is_new:
+            if not len(self._numbers):
+                self._numbers = torch.zeros(self._first_room, dtype=torch.float64)
             while stop > len(self._numbers):
                 room = max(len(self._numbers), self._first_room)
                 self._numbers = torch.cat([self._numbers, self._numbers.new_zeros(room)])
@@ -126,6 +128,9 @@ class Verifier:
 
 def _digest_terms(terms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the projections and the norms of tensors, and copy only a few of them at a time."""
+    if terms[0].numel() == 1:
+        values = torch.stack([term.detach().reshape(()) for term in terms]).double().cpu()
+        return values, values.abs()
     has_one_shape = len({term.shape for term in terms}) == 1
     size = RUN_STEPS if has_one_shape else 1
     groups = [terms[first : first + size] for first in range(0, len(terms), size)]
