@@ -49,7 +49,7 @@ from ckptplan.torch.run.timeline import Timeline
 from ckptplan.torch.state.nests import count_bytes, flatten, map_leaves
 
 #: How many times more memory a ``ChunkCell`` keeps under autograd, where it runs step by step.
-_UNDER_AUTOGRAD = 4
+_PLAIN_MEMORY_FACTOR = 4
 #: The steps of the run that measures the pace. If the first step takes more than ``_LONG_STEP`` seconds, it
 #: alone gives the pace.
 _PACE_STEPS, _LONG_STEP = 16, 0.1
@@ -226,7 +226,7 @@ class TorchProgram(Program):
 
     def _run(self, observer: Observer | None = None, *, remote_dir: Path | None = None) -> None:
         if self._plan is None:
-            self._walk().backward()
+            self._run_plain_loop().backward()
             return
         try:
             self._execute(observer, remote_dir or self._network.remote_dir)
@@ -265,7 +265,7 @@ class TorchProgram(Program):
         if result.loss.requires_grad:
             result.loss.backward()
 
-    def _walk(self, note: Callable[[int], None] = lambda _: None) -> torch.Tensor:
+    def _run_plain_loop(self, note: Callable[[int], None] = lambda _: None) -> torch.Tensor:
         """Return the loss of a plain loop, without ckptplan; ``note(step)`` is called before each step."""
         network = self._network
         state, total = network.state, torch.zeros((), device=network.device)
@@ -279,7 +279,7 @@ class TorchProgram(Program):
         """Raise InputError if the cell raises the same kind of error in a plain loop, without ckptplan."""
         begun: list[int] = []
         try:
-            self._walk(begun.append)
+            self._run_plain_loop(begun.append)
         except type(error) as again:
             raise InputError(
                 f"its step {len(begun):,} raised {type(again).__name__}: {again}",
@@ -407,7 +407,7 @@ class TorchBackend(Backend):
 
     def plain_factor(self, network: TorchNetwork) -> int:
         """Return the memory of a plain loop, as a multiple of the memory of the strategy ``base``."""
-        return _UNDER_AUTOGRAD if isinstance(network.cell, ChunkCell) else 1
+        return _PLAIN_MEMORY_FACTOR if isinstance(network.cell, ChunkCell) else 1
 
 
 def exclude_loaded_objects() -> None:

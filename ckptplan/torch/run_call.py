@@ -22,7 +22,7 @@ from ckptplan.torch.checking.match import make_match
 from ckptplan.torch.checking.trial import MAX_ATTEMPTS, TRIAL_STEPS, try_steps
 from ckptplan.torch.device.memory import explain_exhaustion
 from ckptplan.torch.run.call import Call
-from ckptplan.torch.run.chunk_steps import MAX_PIECE, cut_chunks, find_working, size_chunks
+from ckptplan.torch.run.chunk_steps import MAX_PIECE, choose_piece_sizes, choose_working_steps, cut_chunks
 from ckptplan.torch.run.executor import Executor, Observer
 from ckptplan.torch.run.outputs import check_scalar
 from ckptplan.torch.run.scope import Scope
@@ -222,8 +222,8 @@ def run_plan(
         # A plan that was made for a limit of memory keeps it in the first call, too.
         limit = plan.profile.local_bytes
         limit_inputs(call, limit)
-        working = 1 if takes_single_steps(plan) else find_working(plan.workload.state_bytes, limit)
-        call = size_chunks(call, plan, working)
+        working = 1 if takes_single_steps(plan) else choose_working_steps(plan.workload.state_bytes, limit)
+        call = choose_piece_sizes(call, plan, working)
     tried = try_call(call, limit=limit)
     results = execute_actions(tried, actions, executor_type=make_executor, observer=match or observer)
     if match is not None:

@@ -45,7 +45,7 @@ from ckptplan.torch.state.reach import is_generator
 #: How many steps are tried, and how many are tried within a tight limit of memory.
 TRIAL_STEPS, TIGHT_TRIAL_STEPS = 4, 2
 #: How many steps are tried of a cell with its own backward pass, which may be wrong where neurons fire.
-_OWN_TRIAL_STEPS = 16
+_OWN_BACKWARD_TRIAL_STEPS = 16
 _HALF_ROUNDING = 1e-3
 #: The most attempts of a trial, or of a sequence. Each LateStateError causes a new attempt.
 MAX_ATTEMPTS = 4
@@ -69,7 +69,7 @@ def try_steps(call: Call, scope: Scope, *, limit: int | None = None, observer: A
     tensors = (*call.leaves, *call.inputs.leaves, *scope.list_parameters(call))
     # In half precision, a longer trial would fail by rounding alone.
     is_precise = find_rounding(tensor.dtype for tensor in tensors) < _HALF_ROUNDING
-    steps = _OWN_TRIAL_STEPS if call.has_own_backward and is_precise else TRIAL_STEPS
+    steps = _OWN_BACKWARD_TRIAL_STEPS if call.has_own_backward and is_precise else TRIAL_STEPS
     first = replace(call, inputs=call.inputs.take_first(min(steps, call.inputs.steps)))
     with torch.enable_grad():
         for _ in range(MAX_ATTEMPTS):
@@ -137,7 +137,7 @@ class _TrialLoop:
     def differentiate(self, *, copies: bool = False) -> Derivatives:
         """Run the steps, set the traits of the scope, and return the gradients."""
         scope = self._scope
-        plain = differentiate(self._call, scope, self._run, self._find_unread, copies=copies)
+        plain = differentiate(self._call, scope, self._run, self._mark_unread_parts, copies=copies)
         if plain.has_sparse:
             scope.set_traits(gives_sparse=True)
         for part in scope.lifted if plain.has_gradients else ():
@@ -169,8 +169,8 @@ class _TrialLoop:
             writes = versions != read_versions(list_leaves(passed.value))
             changed = scope.reach.list_changes(between, after)
             if writes or changed:
-                self._refuse_records(changed)
-                scope.set_traits(losses_keep=True)
+                self._refuse_losses_with_memory(changed)
+                scope.set_traits(losses_change_state=True)
             scope.lift(scope.reach.list_changes(snapshot, after), carries=False)
             scope.lift_written(constants.list_written())
             snapshot = after
@@ -192,7 +192,7 @@ class _TrialLoop:
         self._steps = len(created)
         return terms, passed.value, self._steps
 
-    def _refuse_records(self, changed: Sequence[Place]) -> None:
+    def _refuse_losses_with_memory(self, changed: Sequence[Place]) -> None:
         """Raise InputError if a loss keeps a value, and the backward pass of the cell computes it again.
 
         Losses that draw random numbers are refused where they draw.
@@ -288,7 +288,7 @@ class _TrialLoop:
         )
 
     @contextmanager
-    def _find_unread(self) -> Iterator[None]:
+    def _mark_unread_parts(self) -> Iterator[None]:
         """After the block, find the parts that steps write before they read them.
 
         One more step runs without their tensors.

@@ -34,7 +34,12 @@ from ckptplan.torch.fit.choose import (
 from ckptplan.torch.fit.measure import Measurement, Probe, measure, time_steps
 from ckptplan.torch.fit.watch import StaleSizesError, Watch, WatchedExecutor, survey
 from ckptplan.torch.run.call import Call
-from ckptplan.torch.run.chunk_steps import count_working, cut_chunks, find_working, size_chunks
+from ckptplan.torch.run.chunk_steps import (
+    choose_piece_sizes,
+    choose_working_steps,
+    count_working_bytes,
+    cut_chunks,
+)
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.steps import LateStateError
 from ckptplan.torch.run_call import (
@@ -137,7 +142,7 @@ class LimitedCall:
         """
         limit = read_limit(memory, call.device)
         # A readout is measured with one output at a time.
-        call = size_chunks(replace(call, run_steps=1), None)
+        call = choose_piece_sizes(replace(call, run_steps=1), None)
         limit_inputs(call, limit)
         probe = Probe(call)
         tried = try_call(call, limit=limit, observer=probe)
@@ -231,8 +236,10 @@ class LimitedCall:
 
         def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
             limit, is_observed = self.space.limit, observer is not None
-            working = 1 if self.space.takes_single_steps else find_working(self.first.state_bytes, limit)
-            call = cut_chunks(size_chunks(call, self.plan, working), self._list_actions)
+            working = (
+                1 if self.space.takes_single_steps else choose_working_steps(self.first.state_bytes, limit)
+            )
+            call = cut_chunks(choose_piece_sizes(call, self.plan, working), self._list_actions)
             options |= {"plan": self.plan, "postpones_last": is_postponed(self.plan)}
             options["remote"] = make_remote_store(self.plan, call.place, call.device, is_observed=is_observed)
             if not is_watched:
@@ -323,7 +330,7 @@ def _time_caches(tried: TriedCall, measurement: Measurement, limit: int) -> Meas
     steps = min(tried.call.inputs.steps, _TIMED_STEPS, room)
     if steps <= measurement.steps:
         return measurement
-    call = size_chunks(tried.call, None, find_working(measurement.state_bytes, limit))
+    call = choose_piece_sizes(tried.call, None, choose_working_steps(measurement.state_bytes, limit))
     first = replace(call, inputs=call.inputs.take_first(steps))
     return replace(measurement, **time_steps(first, tried.scope))
 
@@ -335,7 +342,7 @@ def _copy_buffers(tried: TriedCall, limit: int) -> None:
 
 
 def _count_working(first: Measurement, working: int) -> int:
-    return count_working(working, state_bytes=first.state_bytes, cache_bytes=first.cache_bytes)
+    return count_working_bytes(working, state_bytes=first.state_bytes, cache_bytes=first.cache_bytes)
 
 
 def _make_space(tried: TriedCall, first: Measurement, limit: int, others: OtherSequences) -> Space:
@@ -353,7 +360,9 @@ def _make_space(tried: TriedCall, first: Measurement, limit: int, others: OtherS
         limit=limit,
         kept_bytes=kept,
         grad_bytes=others.grad_bytes + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
-        working=_count_working(first, find_working(first.state_bytes, limit)) if call.has_own_backward else 0,
+        working=_count_working(first, choose_working_steps(first.state_bytes, limit))
+        if call.has_own_backward
+        else 0,
         keeps_caches=call.has_own_backward and not getattr(call.cell, "runs_from_state", False),
         output_bytes=0 if call.losses else outputs,
         sequences=others.sequences,

@@ -181,7 +181,7 @@ class WatchedExecutor(Executor):
 
     def _refuse_graphs(self) -> None:
         """Raise LateStateError if a place that is no part of the state would lead later steps into a graph."""
-        self.refuse_late(self.scope.reach.take_snapshot())
+        self.lift_late_places(self.scope.reach.take_snapshot())
 
     def _check_recording(self, start: int, stop: int) -> None:
         self._watch.check_state(stop, self.state.saved_bytes)

@@ -34,29 +34,29 @@ from ckptplan.torch.store.store import TensorStore
 MAX_PIECE, MAX_WORKING = 64, 16
 #: Within a limit: the number of states that each working step beyond the first takes, and the ratio of the
 #: limit to all these states.
-_WORKING_STATES, _LIMIT_SHARE = 6, 8
+_WORKING_STATES, _LIMIT_DIVISOR = 6, 8
 #: How many times more steps run at a time than work at a time within a limit, since saved outputs take a byte
 #: for each number.
-_PIECE_SHARE = 4
+_PIECE_FACTOR = 4
 #: The first step of a part, and the step after its last one.
 _Cut = tuple[int, int]
 
 
-def find_working(state_bytes: int, limit: int) -> int:
+def choose_working_steps(state_bytes: int, limit: int) -> int:
     """Return how many steps may have outputs and adjoints at a time within a limit."""
-    return 1 + min(MAX_WORKING - 1, limit // _LIMIT_SHARE // (_WORKING_STATES * max(1, state_bytes)))
+    return 1 + min(MAX_WORKING - 1, limit // _LIMIT_DIVISOR // (_WORKING_STATES * max(1, state_bytes)))
 
 
-def count_working(working: int, *, state_bytes: int, cache_bytes: int) -> int:
+def count_working_bytes(working: int, *, state_bytes: int, cache_bytes: int) -> int:
     """Return the bytes that ``working`` steps work with, beyond the measured bytes of a single step.
 
     Caches are released in blocks of the steps that run at a time.
     """
-    piece = min(_PIECE_SHARE * working, MAX_PIECE)
-    return ((working - 1) * _WORKING_STATES + _PIECE_SHARE) * state_bytes + piece * cache_bytes
+    piece = min(_PIECE_FACTOR * working, MAX_PIECE)
+    return ((working - 1) * _WORKING_STATES + _PIECE_FACTOR) * state_bytes + piece * cache_bytes
 
 
-def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
+def choose_piece_sizes(call: Call, plan: Plan | None, working: int = 1) -> Call:
     """Return a call whose chunks run as many steps at a time as a plan has room for.
 
     ``working`` steps have outputs and adjoints at a time.
@@ -66,7 +66,7 @@ def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
     # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk. The
     # states of a few steps fit in memory that the backward pass uses later.
     chunk = 1 if plan is None else schedule_of(plan).chunk_size
-    piece = min(max(chunk, working, _PIECE_SHARE), _PIECE_SHARE * working, MAX_PIECE)
+    piece = min(max(chunk, working, _PIECE_FACTOR), _PIECE_FACTOR * working, MAX_PIECE)
     return replace(call, steps_type=partial(call.steps_type, piece=piece, working=working))
 
 
@@ -255,7 +255,7 @@ class ChunkSteps(Steps):
         begin = [leaf.detach() for leaf in state]
         for first, last in self._list_parts(start, stop):
             inputs = fill(nest, [leaf[first - start : last - start].detach() for leaf in leaves])
-            states = self._find_states(fill(shape, begin), inputs, (first, last))
+            states = self._run_or_replay(fill(shape, begin), inputs, (first, last))
             if not records:
                 state = begin = [leaf[-1].clone() for leaf in states]
                 continue
@@ -281,10 +281,10 @@ class ChunkSteps(Steps):
             yield start, last
             start = last
 
-    def _find_states(self, state: Any, inputs: Any, cut: _Cut) -> list[Tensor]:
+    def _run_or_replay(self, state: Any, inputs: Any, cut: _Cut) -> list[Tensor]:
         """Return the tensors of the states after each step, time first; new steps have their losses taken."""
         start, stop = cut
-        with self._plain():
+        with self._without_autograd():
             if self._log.find(start)[0]:
                 replayed = self._sequence_cell.replay(state, inputs, self._log.cut(*cut))
                 return [leaf.detach() for leaf in self._flatten(_order_like(replayed, state))]
@@ -329,7 +329,7 @@ class ChunkSteps(Steps):
         return leaves
 
     def _read_outputs(self, saved: Any) -> Any:
-        with self._plain():
+        with self._without_autograd():
             return self._sequence_cell.dense(saved)
 
     def _take(self, outputs: Any, cut: _Cut, *, is_new: bool) -> list[Tensor]:
@@ -371,7 +371,7 @@ class ChunkSteps(Steps):
         return next(iter(self._sequence_cell.parameters()), torch.empty(0)).device
 
     @contextmanager
-    def _plain(self) -> Iterator[None]:
+    def _without_autograd(self) -> Iterator[None]:
         """Disable autograd and autocast."""
         with torch.no_grad(), torch.autocast(device_type=self._device.type, enabled=False):
             yield
@@ -394,7 +394,7 @@ class ChunkSteps(Steps):
         wants_inputs = any(leaf.requires_grad for leaf in leaves)
         outputs, parameters = self._reverse_outputs(cut)
         state, inputs = fill(self._nest, begin), fill(nest, [leaf.detach() for leaf in leaves])
-        with self._plain():
+        with self._without_autograd():
             reversed_part = self._sequence_cell.reverse(
                 state,
                 fill(self._nest, states),

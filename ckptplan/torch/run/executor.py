@@ -214,7 +214,7 @@ class Executor:
                 field="inputs",
                 accepted="a cell that leaves its input as it is",
             )
-        self.refuse_late(self._ended)
+        self.lift_late_places(self._ended)
         self._refuse_filled_caches()
         written = [part for checkpoint in self._local for part in checkpoint.find_overwritten()]
         if written:
@@ -233,7 +233,7 @@ class Executor:
                     "before the sequence, if nothing in it needs a gradient",
                 )
 
-    def refuse_late(self, snapshot: Snapshot) -> None:
+    def lift_late_places(self, snapshot: Snapshot) -> None:
         """Lift the places that changed during the sweep and are no part of the state.
 
         Raises LateStateError if there are any.
@@ -287,12 +287,12 @@ class Executor:
                     self._begin_replay()
                     self.state.load(self._postponed)
                     self._postponed = None
-                self._expect()
+                self._announce_next_read()
                 self._do(self._next)
                 for action in self._actions:
                     self._do(action)
                     if isinstance(action, Save | Load | Transfer):
-                        self._expect()
+                        self._announce_next_read()
             self._compare_total()
             self._refuse_lost_gradients()
             for number, name in written.items():
@@ -312,7 +312,7 @@ class Executor:
                 leaf.requires_grad_(not leaf.requires_grad)
             self.close()
 
-    def _expect(self) -> None:
+    def _announce_next_read(self) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
         remote = self.stores[Tier.REMOTE]
         if remote.fetches_ahead and (message := self._actions.next_message()):
@@ -478,7 +478,7 @@ class Executor:
         if self._verifier is not None:
             self._verifier.forget(start, stop)
 
-    def release_outputs(self) -> list[Tensor]:
+    def take_results(self) -> list[Tensor]:
         """Return the loss or the stacked outputs."""
         results = self.outputs.release()
         if self._verifier is not None:

@@ -48,7 +48,7 @@ class PlannedSequence(torch.autograd.Function):
         with run.explain_exhaustion():
             run.sweep()
         ctx.run = run
-        outputs, final = run.release_outputs(), run.list_results()
+        outputs, final = run.take_results(), run.list_results()
         assert run.final is not None  # noqa: S101 - there was a sweep
         ctx.output_count, ctx.final_count = len(outputs), len(run.final.leaves)
         ctx.numbers = [number for number, _ in final]

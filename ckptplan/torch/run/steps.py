@@ -151,7 +151,7 @@ class StepTraits:
 
     Arguments:
         writes_passed: whether steps write into the tensors of the state that they are passed.
-        losses_keep: whether losses change state, so that they run whenever their steps run again.
+        losses_change_state: whether losses change state, so that they run whenever their steps run again.
         needs_graph: whether steps compute the same values only if gradients are enabled and the state requires
             them, as steps that call autograd do.
         has_gradients: whether anything requires a gradient.
@@ -167,7 +167,7 @@ class StepTraits:
     """
 
     writes_passed: bool = False
-    losses_keep: bool = False
+    losses_change_state: bool = False
     needs_graph: bool = False
     has_gradients: bool = True
     losses_are_late: bool = False
@@ -298,7 +298,7 @@ class Steps:
         """
         cell, take, passed = self.cell, self.outputs.take, self.state.passed
         records, frontier = torch.is_grad_enabled(), self.frontier
-        takes = start >= frontier or records or self._traits.losses_keep
+        takes = start >= frontier or records or self._traits.losses_change_state
         is_new, terms, state = start >= frontier, list[Tensor](), passed.value
         for step, x in enumerate(self.inputs.iterate(leaves, nest, start, stop), start):
             result = cell(state, x)
@@ -309,14 +309,14 @@ class Steps:
                 terms += take(step, output, is_new=is_new)
             if not records and (self._leaves_graph or step == start):
                 passed.value = state
-                self._detach_left()
+                self._drop_leftover_graph()
                 state = passed.value
         passed.value = state
         if isinstance(self.outputs, SummedLoss) and self.outputs.chunk_loss is not None:
             terms += self.outputs.flush(stop)
         return terms
 
-    def _detach_left(self) -> None:
+    def _drop_leftover_graph(self) -> None:
         """Drop the graph that a step left, which would keep the graphs of all earlier steps alive."""
         self._leaves_graph = self._leaves_graph or any(
             leaf.grad_fn is not None for leaf in self.state.read().leaves
@@ -380,7 +380,7 @@ class Steps:
         roots = tape.roots
         self._hooks = take_hooks(tape.given)
         if tape.has_hooks:
-            roots = self._check_given(tape)
+            roots = self._list_targets(tape)
         gradients = [*(self.state_gradients or [None] * len(tape.ends))]
         if incoming:
             gradients += self.list_gradients(tape, incoming)
@@ -400,7 +400,7 @@ class Steps:
             if whole is not None and part is not None:
                 whole[start:stop] = part
 
-    def _check_given(self, tape: Tape) -> list[Tensor | None]:
+    def _list_targets(self, tape: Tape) -> list[Tensor | None]:
         """Check hooks on the ``grad_fn`` of given tensors; return the tensors to differentiate by."""
         targets = tape.roots.copy()
         for number, (root, given, hooks) in enumerate(zip(tape.roots, tape.given, self._hooks, strict=True)):

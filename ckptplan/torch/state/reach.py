@@ -374,7 +374,7 @@ def _list_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...], tuple
     return tuple(names), tuple(variables), tuple(imports)
 
 
-def _visit_imported(name: str, value: ModuleType) -> _Parts:
+def _visit_held_module(name: str, value: ModuleType) -> _Parts:
     """Visit a module of a user that a variable or a container holds."""
     if is_user_code(value.__name__):
         without = frozenset(key for key in vars(value) if key.startswith("__"))
@@ -438,7 +438,7 @@ _VISITORS: tuple[tuple[Any, Callable[[str, Any], _Parts]], ...] = (
     (partial, _visit_partial),
     (_lru_cache_wrapper, lambda name, value: [CacheHolder(name, value), (name, value.__wrapped__)]),
     (type, _visit_class),
-    (ModuleType, _visit_imported),
+    (ModuleType, _visit_held_module),
     (CellType, lambda name, value: [VariableHolder(name, value)]),
     (ContextVar, lambda _, value: [VariableHolder(value.name, value)]),
     (ReferenceType, lambda name, value: [(name, value())]),

@@ -260,7 +260,7 @@ def _transpose(value: Any, time_dim: int) -> Any:
     return fill(nest, [leaf.transpose(0, time_dim) for leaf in leaves])
 
 
-class ExplicitSequence(Wrapped):
+class PassedStateSequence(Wrapped):
     """A module ``net(x, state) -> (output, state)`` over sequences: (outputs, state) for (T, B, ...).
 
     ``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell`` count, too, and ``Lift`` of Norse, which already takes a
@@ -371,7 +371,7 @@ def wrap(
         "strict": strict,
         "compile": compile,
     }
-    _refuse_detached_states(net)
+    _refuse_rockpool(net)
     if multi_step is None:
         multi_step = is_in_multi_step_mode(net)
     if isinstance(net, torch.nn.RNNBase) or takes_state(net):
@@ -399,7 +399,7 @@ def wrap(
             accepted="torch.nn.LSTM, GRU or RNN, or multi_step=True",
         )
     if takes_state(net):
-        return ExplicitSequence(net, **shared)
+        return PassedStateSequence(net, **shared)
     return StatefulSequence(net, reset=reset, detach=detach, **shared)
 
 
@@ -418,7 +418,7 @@ def takes_state(net: torch.nn.Module) -> bool:
     return any(base.__module__.partition(".")[0] == "norse" for base in type(net).__mro__)
 
 
-def _refuse_detached_states(net: torch.nn.Module) -> None:
+def _refuse_rockpool(net: torch.nn.Module) -> None:
     """Raise InputError for modules of Rockpool, which lose the states of a batch between calls."""
     for _, module in torch.nn.Module.named_modules(net):
         if find_class(module, "rockpool", "TorchModule") and module._buffers:
