@@ -154,7 +154,7 @@ def test_the_largest_value_is_that_of_its_plan(quantity: str, field: str) -> Non
         ("--profile nvidia-a100-80gb --strategies base,standard,bptt-hsm,bptt-msm", r" (5[2-9]|[6-9]\d)%",
          {"base", "standard"}),
         # With a limit of overhead several values are solved; the best of them has its plan, and is not proved.
-        ("--strategies bptt-msm --max-overhead 3%", r" (3[1-9]|[4-9]\d)%", set()),
+        ("--strategies bptt-msm --max-overhead 3%", r" ([78]\d)%", set()),
     ],
 )  # fmt: skip
 def test_an_interruption_leaves_the_largest_values_so_far(options: str, at: str, complete: set[str]) -> None:
