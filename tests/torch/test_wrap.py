@@ -766,6 +766,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "memmory: .* Did you mean 'memory'?.*accepted: .*detach, memory, .* reset, ",
     ),
     (lambda: call_lazy(memory="1 MB", piece=10), "piece: has no meaning for Net"),
+    (lambda: call_lazy(memory="1 MB", time_dim=1), "time_dim: has no meaning for Net"),
     (lambda: call_lazy(data().numpy()), NO_TENSOR),
     (lambda: call_lazy([data().numpy()]), NO_TENSOR),
     (lambda: call_lazy(data(0)), "inputs: hold no time step"),

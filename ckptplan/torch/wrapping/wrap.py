@@ -382,13 +382,19 @@ def wrap(
                     field=name,
                     accepted="wrapped(data, state) with the state that the next call is to begin with",
                 )
+    if time_dim != 0 and not multi_step:
+        raise InputError(
+            f"has no meaning for {type(net).__name__} unless it takes many time steps a call",
+            field="time_dim",
+            accepted="0, or multi_step=True; layers of torch.nn have batch_first",
+        )
     if isinstance(net, torch.nn.RNNBase):
         return LayerSequence(net, piece=piece, outputs=outputs, **shared)
     if outputs != "all":
         raise InputError(
             f"has no meaning for {type(net).__name__}",
             field="outputs",
-            accepted="torch.nn.LSTM, GRU or RNN; net.bptt keeps no outputs of a module that keeps its state",
+            accepted="torch.nn.LSTM, GRU or RNN; wrap(net).bptt keeps no outputs of stateful modules",
         )
     if multi_step:
         return MultiStepSequence(net, reset=reset, detach=detach, time_dim=time_dim, piece=piece, **shared)
