@@ -294,7 +294,8 @@ def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: b
     with torch.enable_grad():
         probe = Probe(call) if probe is None else probe
         if not probe.has_observed:
-            _differentiate(first, scope, _list_measured(steps, is_tight=is_tight), probe)
+            actions = list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
+            _differentiate(first, scope, actions, probe)
         seconds = time_steps(first, scope, is_tight=is_tight)
     return Measurement(**probe.find_sizes(first), **seconds)
 
@@ -305,7 +306,7 @@ def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str,
     Steps with caches are timed in full and from their caches. Raises InputError if nothing requires a gradient.
     """
     steps, has_caches = call.inputs.steps, call.has_own_backward
-    actions = _list_timed_replays(steps) if has_caches else _list_measured(steps, is_tight=is_tight)
+    actions = _list_timed_replays(steps) if has_caches else _list_timed(steps, is_tight=is_tight)
     events: list[Event] = []
     with torch.enable_grad():
         for _ in range(_CACHE_RUNS if has_caches else 1):
@@ -376,9 +377,15 @@ def _differentiate(call: Call, scope: Scope, actions: Sequence[Action], observer
     raise AssertionError("the last attempt returns or raises")
 
 
-def _list_measured(steps: int, *, is_tight: bool) -> list[Action]:
-    """Return actions with recordings of one step and of two, or of one step alone if there is little room."""
-    return list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
+def _list_timed(steps: int, *, is_tight: bool) -> list[Action]:
+    """Return actions with few runs of steps: an advance, and recordings of one step and of two."""
+    if steps < 3:
+        return list_trial_actions(steps)
+    first: list[Action] = [Save(0, Tier.LOCAL), Advance(0, 2), Record(2, 3), Backward(2, 3)]
+    if is_tight:
+        first += [Load(0, Tier.LOCAL), Advance(0, 1), Record(1, 2), Backward(1, 2)]
+        return [*first, Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 1), Backward(0, 1)]
+    return [*first, Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 2), Backward(0, 2)]
 
 
 def _list_timed_replays(steps: int) -> list[Action]:
