@@ -28,8 +28,9 @@ class Derivatives:
     Arguments:
         steps: the steps that ran.
         total: the loss.
-        names: the names of the leaves whose gradients are wanted; none if nothing leads to any of them.
+        names: the names of the leaves whose gradients are wanted.
         dtypes: the types of these leaves.
+        has_gradients: whether the loss leads to any of these leaves.
         digests: two numbers of each gradient, zeros if there is none.
         has_sparse: whether a gradient is sparse.
         constants: the ids of the constants that have a gradient.
@@ -39,14 +40,10 @@ class Derivatives:
     total: float
     names: list[str]
     dtypes: list[torch.dtype]
+    has_gradients: bool
     digests: list[tuple[float, float]]
     has_sparse: bool
     constants: set[int]
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether any gradient is wanted."""
-        return bool(self.names)
 
     def list_differences(self, other: Derivatives) -> Iterator[tuple[str, torch.dtype, float, bool]]:
         """Compare the gradients with those of another run.
@@ -102,9 +99,12 @@ def differentiate(
             live = [term for term in terms if term.requires_grad]
             if scope.traits.losses_are_late:
                 live += _weigh_state(final, scope)
-            names = _name_leaves(call, scope, state, inputs.leaves, constants) if live else []
+            names = _name_leaves(call, scope, state, inputs.leaves, constants)
             wanted = [leaf for leaf, _ in names]
-            gradients = _backpropagate(live, wanted, scope.list_parameters(call)) if wanted else []
+            has_gradients = bool(live and wanted)
+            gradients: Sequence[Gradient] = [None] * len(wanted)
+            if has_gradients:
+                gradients = _backpropagate(live, wanted, scope.list_parameters(call))
         reached = {id(leaf) for leaf, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
         originals = zip(constants.originals, constants.leaves, strict=True)
         rows, in_rows = inputs.rows(0, steps)[1], {id(leaf) for leaf in inputs.leaves}
@@ -113,6 +113,7 @@ def differentiate(
             total=float(sum(float(term.detach()) for term in terms)),
             names=[name for _, name in names],
             dtypes=[leaf.dtype for leaf in wanted],
+            has_gradients=has_gradients,
             digests=[
                 _digest(gradient, rows if id(leaf) in in_rows else None)
                 for leaf, gradient in zip(wanted, gradients, strict=True)
