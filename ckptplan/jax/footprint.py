@@ -159,7 +159,13 @@ def choose_footprint(
     calibrated = None if workload.calibration is None else workload.calibration.tape
 
     def likeness(footprint: StepFootprint) -> tuple[Any, ...]:
-        return footprint.name == workload.name, footprint.tape_bytes, footprint.tape == calibrated
+        # Choose grouped products only if the plan's workspace includes them.
+        is_grouped = (
+            calibrated is None
+            and footprint.steps_per_matmul > 1
+            and workload.name.endswith(f"-{footprint.steps_per_matmul}")
+        )
+        return footprint.name == workload.name, footprint.tape_bytes, footprint.tape == calibrated, is_grouped
 
     allowed = [footprint for footprint in footprints if tape in {None, footprint.tape}]
     fitting = [
