@@ -178,7 +178,7 @@ class Passes(ABC):
 
     @abstractmethod
     def sweep(self, *arguments: Any) -> Sequence[Any]:
-        """Return the results, followed by the arrays that the backward pass needs besides the arguments."""
+        """Return the results, then the arrays that the sweep keeps for the backward pass."""
 
     @abstractmethod
     def reverse(

@@ -4,9 +4,10 @@ A row has these actions, in this order: move a state from one slot to another, l
 reverse. Actions that a row omits cost hardly any time. Slots and tapes are numbered here, so that the program
 only indexes arrays.
 
-Separate buffers, one for each leaf, have room for the most checkpoints and the most tapes of a schedule, though
-few schedules hold both at the same time. In shared buffers, one for all leaves of a shape and type, checkpoints
-grow from the front and tapes from the back, so that a tape can use the place of a freed checkpoint.
+Each leaf has a separate buffer for checkpoints and another one for tapes. Each buffer is as large as the
+schedule ever needs, though few schedules fill both at the same time. A shared buffer serves all leaves of one
+shape and type. Checkpoints grow from its front and tapes from its back, so that a tape can use the place of a
+freed checkpoint.
 """
 
 from __future__ import annotations

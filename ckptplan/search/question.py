@@ -467,7 +467,7 @@ class Question:
         solved = strategy.solve(task)
         if solved is None:
             return None
-        answer = solved.at(self.costs)
+        answer = solved.without_chunk_workspace(self.costs)
         if self.costs.cache_bytes and self.goal.cache not in (None, answer.cache):
             return None
         if not self.releases_caches(strategy):

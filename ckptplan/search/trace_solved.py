@@ -124,7 +124,7 @@ class _Search:
             ranges.append(budget_range)
             self._report(len(ranges))
             for listed_answer in filter(task.allows, budget_range.answers):
-                answer = listed_answer.at(question.costs)
+                answer = listed_answer.without_chunk_workspace(question.costs)
                 cost = answer.cost(question.costs)
                 if question.limits.keeps(cost)[0]:
                     key = tuple(column[0].item() for column in least_time(cost))

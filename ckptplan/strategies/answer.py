@@ -59,7 +59,7 @@ class Answer:
         if isinstance(self.schedule, Tree):
             self.schedule.drop_table()
 
-    def at(self, costs: StepCosts) -> Answer:
+    def without_chunk_workspace(self, costs: StepCosts) -> Answer:
         """Return the answer, solved at ``costs.with_chunk_workspace``, at ``costs``.
 
         A schedule of single steps needs no workspace of chunks. The costs that the answer was solved at may

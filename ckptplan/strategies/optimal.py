@@ -139,7 +139,7 @@ class Optimal(Solved):
         if task.single is None:
             return general
         costs, budget = task.single, task.budget
-        general = None if general is None else general.at(costs)
+        general = None if general is None else general.without_chunk_workspace(costs)
         single_bound = self._bound_single_steps(costs, budget)
         # A bound on time decides only if the task puts time first.
         by_time = not task.front

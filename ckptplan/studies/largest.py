@@ -438,7 +438,11 @@ class SolvedReachSearch(ReachSearch):
         find_last(self._fits_next, low + 1, (high if low else first or high) - 1)
 
     def _fits_next(self, value: int) -> bool:
-        """Return whether a value fits, as ``_fits``. If several are solved, each takes half of what is left."""
+        """Return whether a value fits, as ``_fits``, and report progress.
+
+        If there is a limit on the time, several values are solved. Each solution then counts as half of the
+        progress that remains.
+        """
         share, left = self.share, _FOUND - self.share
         self.share += left / 2 if self._limits_time else left
         self.progress.report_share(share, next_share=self.share)

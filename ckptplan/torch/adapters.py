@@ -209,14 +209,14 @@ class SnnTorchCell(Adapter):
             raise InputError(
                 f"{type(neuron).__name__} is not a neuron of snnTorch",
                 field="neuron",
-                accepted="SnnTorchCell(neuron, layer); for several layers, a cell whose state has one for each",
+                accepted="SnnTorchCell(neuron, layer), or your own cell that passes the state of each layer",
             )
         for child in inner.modules():
             if hasattr(child, "reset_mem") or "_memories" in vars(child):
                 raise InputError(
                     f"has a second neuron or a memory, {describe_place(inner, child)}",
                     field="layer",
-                    accepted="for several layers, a cell whose state has one for each",
+                    accepted="one neuron a cell, or your own cell that passes the state of each layer",
                 )
         #: Neurons that feed their spikes back take these as part of the state.
         self.recurrent = hasattr(neuron, "recurrent")

@@ -65,7 +65,7 @@ class Watch:
         self._once_bytes = planned.once_bytes + (planned.state_bytes if copies_state else 0)
         #: The largest bytes of a state, of the tape of a step, and of its cache.
         self.state = self.tape = self._cache = 0
-        #: The bytes that the step with the largest tape works with, if they were measured.
+        #: The workspace in bytes of the step with the largest tape, if it was measured.
         self.workspace = 0
 
     def check_state(self, step: int, size: int) -> None:
@@ -241,7 +241,7 @@ class _SurveyExecutor(WatchedExecutor):
             self._largest = step, begin
 
     def measure_largest(self) -> int:
-        """Return the bytes that the step with the largest tape works with, besides its tape."""
+        """Return the workspace in bytes of the step with the largest tape: its peak without the tape."""
         step, begin = self._largest
         del self._largest
         outputs = self.outputs

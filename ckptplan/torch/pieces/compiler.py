@@ -34,7 +34,7 @@ class CompiledPiece:
 
     Arguments:
         length: K.
-        product: what it returns besides the state.
+        product: the values that the compiled function returns besides the state.
         mode: the mode of ``torch.compile``.
     """
 
