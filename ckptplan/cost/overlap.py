@@ -63,17 +63,11 @@ def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCos
     last bit.
     """
 
-    def write(group: Transfers) -> Seconds:
-        return (
-            costs.message_seconds
-            + group.states * costs.write_seconds
-            + group.caches * costs.cache_write_seconds
-        )
+    def write(group: Transfers) -> Quantity:
+        return _write_seconds(_Moved(1, group.states, group.caches), costs)
 
-    def read(group: Transfers) -> Seconds:
-        return (
-            costs.message_seconds + group.states * costs.read_seconds + group.caches * costs.cache_read_seconds
-        )
+    def read(group: Transfers) -> Quantity:
+        return _read_seconds(_Moved(1, group.states, group.caches), costs)
 
     turn = timing.turn
     waits = turn.number * wait_for(write(turn) + read(turn), turn.seconds)
@@ -85,60 +79,111 @@ def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCos
     return seconds
 
 
+class _Moved(NamedTuple):
+    """What some messages of one direction move: their number, states, and steps whose caches they move."""
+
+    messages: Quantity
+    states: Quantity
+    caches: Quantity
+
+
+def _write_seconds(moved: _Moved, costs: StepCosts) -> Quantity:
+    return (
+        moved.messages * costs.message_seconds
+        + moved.states * costs.write_seconds
+        + moved.caches * costs.cache_write_seconds
+    )
+
+
+def _read_seconds(moved: _Moved, costs: StepCosts) -> Quantity:
+    return (
+        moved.messages * costs.message_seconds
+        + moved.states * costs.read_seconds
+        + moved.caches * costs.cache_read_seconds
+    )
+
+
 def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
     """Return the seconds by which a transfer takes longer than the compute that overlaps it; at least 0."""
     waits: Seconds = np.maximum(0.0, transfer - compute)
     return waits
 
 
-def least_overlapped_seconds(
-    counts: Counts, costs: StepCosts, *, last_states: Integers, last_caches: Integers
-) -> Seconds:
-    """Return a lower bound for a box of settings.
+class SweepEnds(NamedTuple):
+    """Bounds on both ends of the forward sweep, over all settings of each box; arrays of shape (n,).
 
-    Arguments:
-        counts: lower bounds of the counts; arrays of shape (n,).
-        costs: the costs of the elementary actions.
-        last_states: the most states that the last write moves, of shape (n,).
-        last_caches: the most steps whose caches the last write moves, of shape (n,).
+    The first three are upper bounds: of the states that a message moves, and of the steps whose caches the
+    first and the last write move. The others are lower bounds of numbers of steps: those that run before the
+    first, the second and the last write starts; those that run, and are reversed, between the start of the last
+    write and that of the second read; those that are reversed after the first read, the last two, and the last.
+    """
 
-    Only the forward sweep runs before the last write starts, and no read ends before it. With B the compute
-    of reversing all steps, w and r the times of the message that is written last and read first, W and R those
-    of all writes and all reads,
+    states: Integers | int = 1
+    first_caches: Integers | int = 0
+    last_caches: Integers | int = 0
+    before_first: Integers | int = 0
+    before_second: Integers | int = 0
+    before_last: Integers | int = 0
+    at_turn: Integers | int = 0
+    after_first: Integers | int = 0
+    after_last_two: Integers | int = 0
+    after_last: Integers | int = 0
 
-        seconds >= max(T f + R - r, W - w + B, W + R, all compute)
 
-    The first two terms are close if only writes, or only reads, are hidden.
+def least_overlapped_seconds(counts: Counts, costs: StepCosts, ends: SweepEnds) -> Seconds:
+    """Return a lower bound for a box of settings, from lower bounds of the counts, of shape (n,).
+
+    Compute waits for a write at least by the write's time less the compute until the next one, and for a read
+    likewise. Let B be the compute of reversing all steps, y those ``at_turn``, w and r the times of the message
+    that is written last and read first, and w1 and r1 those of the message that is written first and read last.
+    With W and R the times of all writes and all reads, the sums
+
+        W' = max(before_first f + W, before_second f + W - w1)
+        R' = max(after_last (r + o + b) + R, after_last_two (r + o + b) + R - r1)
+
+    are the compute and the transfers from the start until the last write ends, and from the first read on:
+
+        seconds >= max(T f + y (o + b) + R' - r,  before_last f + w + R',
+                       W' - w + y f + B,  W' + r + after_first (r + o + b),
+                       W' + R',  all compute)
+
+    In the first row all writes are hidden, or all but the last one; in the second row, reads are.
     """
     messages = 0.5 * counts.messages
-    writes = (
-        counts.remote_writes * costs.write_seconds
-        + counts.offloaded_caches * costs.cache_write_seconds
-        + messages * costs.message_seconds
+    every = _Moved(messages, counts.remote_writes, counts.offloaded_caches)
+    last = _Moved(np.minimum(messages, 1.0), counts.largest_message, counts.moving_caches)
+    # All messages but the last, which is as large as it may be.
+    others = _Moved(
+        np.maximum(0.0, messages - 1),
+        np.maximum(0, every.states - ends.states),
+        np.maximum(0, every.caches - ends.last_caches),
     )
-    reads = (
-        counts.remote_reads * costs.read_seconds
-        + counts.offloaded_caches * costs.cache_read_seconds
-        + messages * costs.message_seconds
-    )
-    # W - w and R - r: the last write is assumed to be as large as it can be.
-    other_states = np.maximum(0, counts.remote_writes - last_states)
-    other_caches = np.maximum(0, counts.offloaded_caches - last_caches)
-    latency = np.maximum(0.0, messages - 1) * costs.message_seconds
+    first = _Moved(1.0, ends.states, ends.first_caches)
+    backward = costs.record_overhead_seconds + costs.backward_seconds
+    # A step without its cache runs again in f.
+    reversing = min(costs.recompute_seconds, costs.forward_seconds) + backward
+    # By how much the sums without the first message are larger, if there are several.
+    beside_writes = (ends.before_second - ends.before_first) * costs.forward_seconds
+    beside_reads = (ends.after_last_two - ends.after_last) * reversing
+    gained_writes = np.where(messages > 1, np.maximum(0.0, beside_writes - _write_seconds(first, costs)), 0.0)
+    gained_reads = np.where(messages > 1, np.maximum(0.0, beside_reads - _read_seconds(first, costs)), 0.0)
+    before = ends.before_first * costs.forward_seconds + gained_writes
+    after = ends.after_last * reversing + gained_reads
     # Nothing is recorded, loaded or run again before the last write starts.
     reversal = (
-        costs.steps * (costs.record_overhead_seconds + costs.backward_seconds)
+        costs.steps * backward
         + costs.again_seconds(counts)
         + counts.chunks * costs.chunk_seconds
         + counts.local_loads * costs.load_seconds
     )
+    sweep, turn = costs.steps * costs.forward_seconds, ends.at_turn
+    until_last = ends.before_last * costs.forward_seconds
     bounds: list[Quantity] = [
-        costs.steps * costs.forward_seconds
-        + other_states * costs.read_seconds
-        + other_caches * costs.cache_read_seconds
-        + latency,
-        other_states * costs.write_seconds + other_caches * costs.cache_write_seconds + latency + reversal,
-        writes + reads,
+        sweep + turn * backward + _read_seconds(others, costs) + after,
+        until_last + _write_seconds(last, costs) + _read_seconds(every, costs) + after,
+        before + _write_seconds(others, costs) + turn * costs.forward_seconds + reversal,
+        before + _write_seconds(every, costs) + _read_seconds(last, costs) + ends.after_first * reversing,
+        before + _write_seconds(every, costs) + _read_seconds(every, costs) + after,
     ]
     # Slightly less, since the sums of a point are rounded in another order.
     least: Seconds = reduce(np.maximum, bounds, costs.compute_seconds(counts)) * (1 - SUM_ROUNDING)

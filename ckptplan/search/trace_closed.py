@@ -359,10 +359,9 @@ def _bound_gains_by_row(
     timed["recomputed_steps"] = (counts.recomputed_steps + lengths - 1)[box] - longer
     counts = replace(counts, **timed)
     if costs.overlaps_compute and problem.strategy.moves_states:
-        states = problem.strategy.bound_last_write(boxes.take(box).high)
-        # No caches move in these counts.
-        none = np.zeros(1, dtype=np.int64)
-        seconds = least_overlapped_seconds(counts, costs, last_states=states, last_caches=none)
+        repeated = boxes.take(box)
+        ends = problem.strategy.bound_ends(repeated.low, repeated.high, steps=costs.steps)
+        seconds = least_overlapped_seconds(counts, costs, ends)
     else:
         seconds = price(counts, costs).seconds
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))

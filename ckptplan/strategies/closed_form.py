@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.cost.exact import Cost, Counts, price
-from ckptplan.cost.overlap import TransferTiming, least_overlapped_seconds, overlapped_seconds
+from ckptplan.cost.overlap import SweepEnds, TransferTiming, least_overlapped_seconds, overlapped_seconds
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.prediction import COUNTS, Totals
@@ -65,7 +65,7 @@ class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
     ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. A strategy that
-    ``moves_states`` implements ``transfers`` and ``bound_last_write``.
+    ``moves_states`` implements ``transfers`` and ``bound_ends``.
     """
 
     is_closed_form = True
@@ -96,9 +96,9 @@ class ClosedForm(Strategy):
         """Return when transfers are due at each point."""
         raise NotImplementedError(f"{self.name} moves states, but does not implement transfers")
 
-    def bound_last_write(self, high: Columns) -> Integers:
-        """Return the most states that the last write moves in each box."""
-        raise NotImplementedError(f"{self.name} moves states, but does not implement bound_last_write")
+    def bound_ends(self, low: Columns, high: Columns, *, steps: int) -> SweepEnds:
+        """Return bounds on both ends of the forward sweep in each box."""
+        raise NotImplementedError(f"{self.name} moves states, but does not implement bound_ends")
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         clamped = {
@@ -264,13 +264,8 @@ class ClosedForm(Strategy):
         if is_point.all():
             timing = self.transfers(high, costs=costs)
             return replace(cost, seconds=overlapped_seconds(timing, counts=counts, costs=costs))
-        seconds: npt.NDArray[np.float64] = least_overlapped_seconds(
-            counts,
-            costs,
-            last_states=self.bound_last_write(high),
-            # The longest segment of the box.
-            last_caches=costs.steps - low.get(OFFLOADED_STEPS, np.full(1, costs.steps)),
-        ).astype(np.float64)
+        ends = self.bound_ends(low, high, steps=costs.steps)
+        seconds: npt.NDArray[np.float64] = least_overlapped_seconds(counts, costs, ends).astype(np.float64)
         if is_point.any():
             timing = self.transfers(high, costs=costs)
             exact = overlapped_seconds(timing, counts=counts, costs=costs)

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Counts
-from ckptplan.cost.overlap import Transfers, TransferTiming
+from ckptplan.cost.overlap import SweepEnds, Transfers, TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -141,8 +141,12 @@ class RemoteRevolve(ClosedForm):
             reads=(Transfers(first - has_any, state, between[0]), Transfers(second, state, between[1])),
         )
 
-    def bound_last_write(self, high: Columns) -> Integers:
-        return np.ones(1, dtype=np.int64)
+    def bound_ends(self, low: Columns, high: Columns, *, steps: int) -> SweepEnds:
+        return SweepEnds(at_turn=self.least_last(low, high, steps=steps))
+
+    @abstractmethod
+    def least_last(self, low: Columns, high: Columns, *, steps: int) -> Integers:
+        """Return the fewest steps of the last part in each box."""
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         parts = self.cut(self.point(parameters, steps=steps), steps=steps)
@@ -212,6 +216,18 @@ class DiskRevolve(RemoteRevolve):
         least: Integers = low["nb_local"] - (most >= steps)
         return least
 
+    def least_last(self, low: Columns, high: Columns, *, steps: int) -> Integers:
+        # At one level, more slots make longer segments, and more segments leave a shorter last part (``cut``).
+        ends = [
+            revolve.find_level(
+                np.full_like(end["nb_local"], steps), slots=end["nb_local"], number=end["nb_parts"] - 1
+            )
+            for end in (low, high)
+        ]
+        left = steps - (high["nb_parts"] - 1) * ends[1].before
+        least: Integers = np.where(ends[0].runs == ends[1].runs, np.maximum(ends[0].before, left), 1)
+        return least
+
     def cut(self, point: Columns, *, steps: int) -> Parts:
         slots, number = point["nb_local"], point["nb_parts"] - 1
         before = revolve.find_level(np.full_like(slots, steps), slots=slots, number=number).before
@@ -245,6 +261,10 @@ class Periodic(RemoteRevolve):
     def least_held(self, low: Columns, high: Columns, *, steps: int) -> Integers:
         chunks = ceil_div(steps, high["chunk_size"])
         least: Integers = np.minimum(low["nb_local"], np.minimum(low["period"], chunks) - 1)
+        return least
+
+    def least_last(self, low: Columns, high: Columns, *, steps: int) -> Integers:
+        least: Integers = np.minimum(steps, low["chunk_size"] * low["period"])
         return least
 
     def cut(self, point: Columns, *, steps: int) -> Parts:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import Transfers, TransferTiming
+from ckptplan.cost.overlap import SweepEnds, Transfers, TransferTiming
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName
@@ -420,8 +420,30 @@ class Segmented(ClosedForm):
             ),
         )
 
-    def bound_last_write(self, high: Columns) -> Integers:
-        return self.batch_of(high)[0]
+    def bound_ends(self, low: Columns, high: Columns, *, steps: int) -> SweepEnds:
+        """Return bounds from the lengths of the last segment, rc, and of the first one, L0 = T - (S-1) rc.
+
+        The checkpoint of a segment is written before its steps have run, its caches when all have.
+        """
+        shortest, longest = np.minimum(low[self.segment], steps), high[self.segment]
+        fewest, most = (ceil_div(steps, end) for end in (longest, shortest))
+        first = np.clip(steps - (most - 1) * longest, 0, steps - shortest)
+        longest_first = np.minimum(longest, steps - (fewest - 1) * shortest)
+        batch, kept = self.batch_of(high)
+        offloads = OFFLOADED_STEPS in high
+        moved = np.maximum(0, steps - (1 + kept) * longest)
+        return SweepEnds(
+            states=batch * self.moves_states,
+            first_caches=longest_first + (batch - 1) * longest if offloads else 0,
+            last_caches=steps - low[OFFLOADED_STEPS] if offloads else 0,
+            before_first=first if offloads else 0,
+            before_second=first + shortest if offloads else first,
+            before_last=moved if offloads else np.maximum(0, moved - longest),
+            at_turn=shortest,
+            after_first=moved,
+            after_last_two=first + shortest,
+            after_last=first,
+        )
 
     @property
     def moves_batches(self) -> bool:

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from math import inf, isqrt, log
+from operator import le
 from types import MappingProxyType
 from typing import Literal
 
@@ -28,6 +30,7 @@ from ckptplan.planning.request import AnyProfile, AnyWorkload, Request, list_lef
 from ckptplan.search.boxes import Limits
 from ckptplan.search.question import Question, find_reason
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.workers import map_in_order
@@ -257,9 +260,9 @@ class SizedQuestions:
 def _make_searches(questions: SizedQuestions, stages: StagedProgress) -> list[ReachSearch]:
     """Return the search of each strategy of a request."""
     return [
-        (ClosedFormReachSearch if strategy.is_closed_form else SolvedReachSearch)(
-            strategy=strategy, questions=questions, progress=stages
-        )
+        ClosedFormReachSearch(strategy=strategy, questions=questions, progress=stages)
+        if isinstance(strategy, ClosedForm)
+        else SolvedReachSearch(strategy=strategy, questions=questions, progress=stages)
         for strategy in map(strategy_of, questions.request.goal.strategies)
     ]
 
@@ -335,27 +338,42 @@ class ReachSearch(ABC):
         return questions.request.goal.max_overhead is not None or questions.deadline is not None
 
 
+@dataclass(kw_only=True)
 class ClosedFormReachSearch(ReachSearch):
     """The search for a strategy whose cost is a closed form.
 
     Chunks are cut from the end. So the schedule for a shorter sequence is the schedule for a longer one without
     its first steps. No count falls as T or the size of a state rises, and neither do the memory and the time
     added to base's. (Chunks that grow with the integer part of M_s / M_a are an exception, since rounded sizes
-    may increase it. For these, values above the last one found are tried, and nothing is proved.)
+    may increase it. For these, larger values whose chunks grow faster are tried, and nothing is proved.)
 
     So a range of values is hopeless if nothing fits at its smallest value, or if the time added there exceeds
     the allowed share of base's time at its largest value. Every other range is halved, the upper half first.
     Without a limit on overhead, this is bisection. With a limit, the values that fit need not form one range.
     """
 
+    strategy: ClosedForm
+
     def find(self, most: int, *, least: int = 1) -> bool:
         self._look_between(least, most)
         # A larger size may make chunks grow faster, and so need less memory.
         grows = self.questions.quantity != "T" and "state_units" in self.strategy.parameter_names
         if self.best is not None and grows:
+            hopeless = list[tuple[Fraction, ...]]()
             for further in range(self.best[0] + 1, min(most, self.best[0] + _TRIED) + 1):
-                self._fits(further)
+                growth = self._find_growth(further)
+                # Chunks of larger steps that grow no faster need, as a rule, no less memory and no less time.
+                is_slower = any(all(map(le, growth, fastest)) for fastest in hopeless)
+                if not is_slower and not self._fits(further):
+                    hopeless.append(growth)
         return not grows
+
+    def _find_growth(self, value: int) -> tuple[Fraction, ...]:
+        """Return the bytes of a state, and of a cache, over those of a tape: chunks grow by them."""
+        question = self._ask(value)
+        ranges = self.strategy.ranges(costs=question.costs, budget=question.limits.budget)
+        state, tape, *cache = (ranges[name][0] for name in SIZE_NAMES if name in ranges)
+        return tuple(Fraction(size, tape) for size in (state, *cache))
 
     def _look_between(self, least: int, most: int) -> None:
         if least > most:

@@ -91,9 +91,10 @@ def allows(choice: CacheName | None, setting: Setting, strategy: ClosedForm, ste
         return True
     moves = OFFLOADED_STEPS in setting.parameters
     if choice == "offloaded":
-        # The last segment keeps its caches, as do those whose checkpoints never move.
+        # The last segment keeps its caches, as do those whose checkpoints never move: here, all of them.
         segment = setting.parameters.get(strategy.segment, 1)  # type: ignore[attr-defined]
-        return moves or (1 + setting.parameters.get("nb_local", 0)) * segment >= steps
+        keeps_all = (1 + setting.parameters.get("nb_local", 0)) * segment >= steps
+        return moves or (keeps_all and setting.cached == steps)
     if moves:
         return False
     if choice == "none":
