@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from ckptplan.errors import PlanMismatch
-from ckptplan.jax.jaxprs import ById
 from ckptplan.jax.leaves import byte_size, pick
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import RowTable, tabulate
@@ -77,13 +76,7 @@ class StepFootprint:
 
     def tabulate(self, plan: Plan | Schedule) -> RowTable:
         """Return the table of rows of a plan or a schedule for this step."""
-        return tabulate(ById(plan), self.traced.step.state, self.sums.recording.tape)
-
-    def predict(self, plan: Plan) -> int:
-        """Return the bytes that a plan's program needs. Its buffers may exceed checkpoints and tapes."""
-        sizes = plan.workload
-        resident_bytes = sizes.resident_bytes + plan.steps * sizes.resident_bytes_per_step
-        return self.tabulate(plan).layout.byte_size + resident_bytes + sizes.workspace_bytes
+        return tabulate(plan, self.traced.step.state, self.sums.recording.tape)
 
     def add(self, size: int) -> StepFootprint:
         """Return a footprint with ``size`` more bytes of workspace, or fewer if ``size`` is negative."""

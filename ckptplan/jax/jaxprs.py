@@ -148,19 +148,6 @@ def vary_constants(body: core.ClosedJaxpr, constants: Arrays) -> tuple[core.Clos
     return core.ClosedJaxpr(after.replace(invars=(*given, *jaxpr.invars[count:])), ()), tuple(given.values())
 
 
-class ById:
-    """Wraps an object as a key of a cache, by its identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ById) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
 def evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
     """Return the results of a jaxpr without constants. Plain numbers among them are converted to arrays."""
     values = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments)

@@ -27,6 +27,7 @@ from ckptplan.jax.leaves import byte_size, differentiable, pick
 from ckptplan.jax.loops import Batch, Loop
 from ckptplan.jax.program import count_bytes, make_passes
 from ckptplan.jax.step import Step
+from ckptplan.jax.table import RowTable
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import Predicted
@@ -131,7 +132,19 @@ class CountedPlan:
     @property
     def excess_bytes(self) -> int:
         """The bytes of the program beyond the prediction."""
-        return self.compiled_bytes - self.footprint.predict(self.plan)
+        return self.compiled_bytes - self.predicted_bytes
+
+    @cached_property
+    def table(self) -> RowTable:
+        """The table of rows of the plan."""
+        return self.footprint.tabulate(self.plan)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """The bytes that the program is predicted to take. Its buffers may exceed checkpoints and tapes."""
+        sizes = self.plan.workload
+        resident_bytes = sizes.resident_bytes + self.plan.steps * sizes.resident_bytes_per_step
+        return self.table.layout.byte_size + resident_bytes + sizes.workspace_bytes
 
     def surely_fits(self, limit: int) -> bool:
         """Return whether the program is so much smaller than a limit that it need not be compiled."""
@@ -252,8 +265,8 @@ class Job:
         """Return a plan with the bytes of its compiled program, for one example."""
         if jax.sharding.get_abstract_mesh().manual_axes:
             # A part of a program within shard_map cannot be compiled alone, so use the estimate.
-            return replace(choice, compiled_bytes=choice.footprint.predict(choice.plan))
-        passes = make_passes(self.loop, choice.plan, choice.footprint, as_words=self.as_words)
+            return replace(choice, compiled_bytes=choice.predicted_bytes)
+        passes = make_passes(self.loop, choice.table, choice.footprint, as_words=self.as_words)
         compiled_bytes = -(-count_bytes(passes, batch=self.batch) // self.batch.size)
         compiled_bytes += self.loop.copies_outputs * self.steps * byte_size(self.step.outputs)
         return replace(choice, compiled_bytes=compiled_bytes)
@@ -272,13 +285,12 @@ class Job:
             if best is not None and seconds >= (1 - _GAIN) * best.seconds:
                 break
             plan = self._plan(footprint, strategies=_EXACT)
-            if plan is not None and (best is None or plan.predicted.seconds < best.seconds):
-                best = CountedPlan(plan=plan, footprint=footprint)
-                least_seconds = seconds
+            if plan is not None and (best is None or plan.seconds < best.seconds):
+                best, least_seconds = plan, seconds
         if best is not None and least_seconds < (1 - _GAIN) * best.seconds:
             plan = self._plan(best.footprint, strategies=None)
-            if plan is not None and best.footprint.predict(plan) <= self.limit:
-                return replace(best, plan=plan)
+            if plan is not None and plan.predicted_bytes <= self.limit:
+                return plan
         return best
 
     def min_memory_plan(self) -> CountedPlan:
@@ -351,10 +363,10 @@ class Job:
         question = self._make_request(footprint, 1).question().replace(strategies=_EXACT)
         return find_reason(question, subject="no limit").need
 
-    def _plan(self, footprint: StepFootprint, *, strategies: tuple[str, ...] | None) -> Plan | None:
+    def _plan(self, footprint: StepFootprint, *, strategies: tuple[str, ...] | None) -> CountedPlan | None:
         """Return the quickest plan within the limit, None if there is none."""
         ranking = rank_strategies(self._make_request(footprint), strategies=strategies, only_best=True)
-        return ranking.best() if ranking.answers else None
+        return CountedPlan(plan=ranking.best(), footprint=footprint) if ranking.answers else None
 
     def _make_request(self, footprint: StepFootprint, limit: int | None = None) -> Request:
         """Return the request for a plan within a limit, which is the limit of the job unless it is given."""

@@ -47,11 +47,11 @@ class Scan(Loop):
         if plan is None:
             job = Job(measured=measured, loop=self, ways=self.ways, batch=batch, as_words=as_words)
             choice = plan_within(job)
-            return make_passes(self, choice.plan, choice.footprint, as_words=as_words, size=batch.size)
+            return make_passes(self, choice.table, choice.footprint, as_words=as_words, size=batch.size)
         footprint = choose_footprint(plan, measured, tape=tape)
         if tape is None:
             warn_of_sizes(plan, footprint)
-        return make_passes(self, plan, footprint, as_words=as_words)
+        return make_passes(self, footprint.tabulate(plan), footprint, as_words=as_words)
 
 
 def trace_scan(

@@ -6,7 +6,7 @@ rows from the first Backward on run in the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +31,6 @@ from ckptplan.jax.leaves import (
     make_zeros,
     pick,
     put,
-    put_at,
     release,
     run_if,
     split,
@@ -42,9 +41,7 @@ from ckptplan.jax.leaves import (
 from ckptplan.jax.loops import Batch, Loop, Passes
 from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
 from ckptplan.jax.step import Step
-from ckptplan.jax.table import COLUMNS, REMOTE, Layout, RowTable
-from ckptplan.model.plan import Plan
-from ckptplan.schedule.schedule import Schedule
+from ckptplan.jax.table import COLUMNS, REMOTE, RowTable
 
 #: Bytes of the caller's small arrays and their alignment.
 _SMALL_BYTES = 4096
@@ -61,34 +58,6 @@ _SMALL_TYPES = ("f16", "f8E")
 _MOST_BLOCKS = 64
 #: Takes t, a number of steps and a carry; returns the carry after these steps.
 _Body = Callable[[Any, int, Any], Any]
-
-
-class _Leaves:
-    """The leaves of states, from the front of their buffers, or of tapes, from the back."""
-
-    def __init__(self, layout: Layout, buffers: tuple[int, ...], *, from_back: bool) -> None:
-        self._layout, self._buffers, self._from_back = layout, buffers, from_back
-
-    def _list_places(self, number: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the buffer and the place of each leaf of a state or a tape."""
-        if not self._layout.is_shared:
-            yield from ((buffer, number) for buffer in self._buffers)
-            return
-        for index, buffer in enumerate(self._buffers):
-            place = number * self._buffers.count(buffer) + self._buffers[:index].count(buffer)
-            yield buffer, self._layout.rooms[buffer] - 1 - place if self._from_back else place
-
-    def read(self, buffers: Arrays, number: Any) -> Arrays:
-        """Return the leaves of a state or a tape."""
-        held = [at(buffers[buffer], place) for buffer, place in self._list_places(number)]
-        return release(held, [self._layout.buffers[buffer] for buffer in self._buffers])
-
-    def write(self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any) -> Arrays:
-        """Return the buffers with the leaves of a state or a tape."""
-        changed = list(buffers)
-        for leaf, (buffer, place) in zip(leaves, self._list_places(number), strict=True):
-            changed[buffer] = put_at(changed[buffer], leaf, place)
-        return tuple(changed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,7 +79,7 @@ class ScanPasses(Passes):
 
     def split_buffers(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
         """Split buffers into those of checkpoints and tapes, and the arrays in host memory."""
-        local, remote = split(buffers, len(self.table.layout.buffers))
+        local, remote = split(buffers, len(self.table.layout.kinds))
         return local, remote
 
     def index_of(self, t: Any) -> Any:
@@ -134,8 +103,7 @@ class ScanPasses(Passes):
             state, buffers, outputs = carry
             return rows.play(rows.at(number), state, buffers, outputs, note)
 
-        sizes = zip(table.layout.rooms, table.layout.buffers, strict=True)
-        local = (buffer for room, leaf in sizes for buffer in make_room((leaf,), room, as_words=self.as_words))
+        local = table.layout.open(as_words=self.as_words)
         remote = open_states(step.state, table.remote_slots) if table.remote_slots else ()
         carry = state, (*local, *remote), make_room(step.outputs, table.steps, as_words=self.as_words)
         state, buffers, outputs = lax.fori_loop(0, len(rows), body, carry)
@@ -189,22 +157,21 @@ class ScanPasses(Passes):
 
 def make_passes(
     loop: Loop,
-    plan: Plan | Schedule,
+    table: RowTable,
     footprint: StepFootprint,
     *,
     as_words: bool = True,
     size: int | None = None,
 ) -> ScanPasses:
-    """Return the passes of a scan under a plan or a schedule.
+    """Return the passes of a scan. Raises InputError if the device has no host memory for remote states.
 
     Arguments:
         loop: the scan.
-        plan: a plan or a schedule.
+        table: the rows of a plan or a schedule.
         footprint: the footprint of the step (``choose_footprint``).
         as_words: whether buffers hold small floating-point numbers as integers, which have no derivative.
         size: the number of examples that the plan is for; None if it suits any number.
     """
-    table = footprint.tabulate(plan)
     if table.remote_slots:
         rehearse_host(jax.default_backend())
     counted = jax.default_backend() == "gpu"
@@ -254,10 +221,7 @@ class _Rows:
         # One array per column: reads of arrays of the same shape are the same code, which is compiled once.
         self._columns = {name: jnp.asarray(column) for name, column in self._numbers.items()}
         self._passes, self._constants, self._xs = passes, constants, xs
-        table = passes.table
-        self._states = _Leaves(table.layout, table.layout.state, from_back=False)
-        self._tapes = _Leaves(table.layout, table.layout.tape, from_back=True)
-        self._tape_of = jnp.asarray(table.tape_of)
+        self._layout, self._tape_of = passes.table.layout, jnp.asarray(passes.table.tape_of)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -273,7 +237,7 @@ class _Rows:
 
     def read_tape(self, buffers: Arrays, t: Any) -> Arrays:
         """Return the tape of step t."""
-        return self._tapes.read(buffers, at(self._tape_of, t))
+        return self._layout.tapes.read(buffers, at(self._tape_of, t))
 
     def play(
         self,
@@ -297,7 +261,7 @@ class _Rows:
         def record(t: Any, _: int, carry: Any) -> Any:
             state, noted, buffers = carry
             state, outputs, tape = recording.record(self._constants, state, self.take_input(t))
-            buffers = self._tapes.write(buffers, tape, at(self._tape_of, t))
+            buffers = self._layout.tapes.write(buffers, tape, at(self._tape_of, t))
             return state, note(t, noted, outputs), buffers
 
         moved = self._read(row, "move_from", buffers, state)
@@ -342,7 +306,7 @@ class _Rows:
         slot, slots, like = row[column], self._numbers[column], self._passes.step.state
         local, remote = self._passes.split_buffers(buffers)
         if (slots >= 0).any():
-            state = choose(slot >= 0, self._states.read(local, jnp.maximum(slot, 0)), state)
+            state = choose(slot >= 0, self._layout.states.read(local, jnp.maximum(slot, 0)), state)
         if (slots <= REMOTE).any():
             state = run_if(slot <= REMOTE, lambda _: read_state(remote, REMOTE - slot, like), state)
         return state
@@ -352,7 +316,7 @@ class _Rows:
         slot, slots = row[column], self._numbers[column]
         local, remote = self._passes.split_buffers(buffers)
         if (slots >= 0).any():
-            local = run_if(slot >= 0, lambda held: self._states.write(held, state, slot), local)
+            local = run_if(slot >= 0, lambda held: self._layout.states.write(held, state, slot), local)
         if (slots <= REMOTE).any():
             remote = run_if(slot <= REMOTE, lambda held: write_state(held, state, REMOTE - slot), remote)
         return *local, *remote

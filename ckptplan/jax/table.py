@@ -4,25 +4,22 @@ A row has these actions, in this order: move a state from one slot to another, l
 reverse. Actions that a row omits cost hardly any time. Slots and tapes are numbered here, so that the program
 only indexes arrays.
 
-Each leaf has a separate buffer for checkpoints and another one for tapes. Each buffer is as large as the
-schedule ever needs, though few schedules fill both at the same time. A shared buffer serves all leaves of one
-shape and type. Checkpoints grow from its front and tapes from its back, so that a tape can use the place of a
-freed checkpoint.
+Checkpoints and tapes share one buffer for each type of leaf.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.jax.jaxprs import ById
-from ckptplan.jax.leaves import Arrays, bytes_of
+from ckptplan.jax.leaves import Arrays, at, bytes_of, make_room, put_at, release
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
 
 #: The columns of a row, in the order of its actions. Slots of local memory are numbered from 0 upwards, slots
 #: of remote memory from ``REMOTE`` downwards. -1 stands for no slot, and for no steps.
@@ -48,39 +45,61 @@ _MOVE, _LOAD, _ADVANCE, _SAVE, _RECORD, _REVERSE = range(6)
 Numbers = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
+class Places:
+    """The places of the leaves of states, or of tapes, in buffers."""
+
+    leaves: Arrays
+    #: For each leaf its buffer, its place there with number 0, and the distance to its place with number 1.
+    places: tuple[tuple[int, int, int], ...]
+
+    def read(self, buffers: Arrays, number: Any) -> Arrays:
+        """Return the state or the tape with a number."""
+        held = [at(buffers[buffer], first + number * distance) for buffer, first, distance in self.places]
+        return release(held, self.leaves)
+
+    def write(self, buffers: Arrays, leaves: Arrays, number: Any) -> Arrays:
+        """Return the buffers with a state or a tape written at a number."""
+        changed = list(buffers)
+        for leaf, (buffer, first, distance) in zip(leaves, self.places, strict=True):
+            changed[buffer] = put_at(changed[buffer], leaf, first + number * distance)
+        return tuple(changed)
+
+
 class Layout:
-    """The buffers of a program, and the index of the buffer for each leaf of a state and of a tape."""
+    """The buffers of checkpoints and tapes, one for each shape and type of leaf.
 
-    #: The type of leaf in each buffer, and the number of leaves that it has room for.
-    buffers: Arrays
-    rooms: tuple[int, ...]
-    state: tuple[int, ...]
-    tape: tuple[int, ...]
+    Checkpoints grow from the front of a buffer and tapes from its back, so that a tape can use the place of a
+    freed checkpoint.
+    """
 
-    @classmethod
-    def of(cls, state: Arrays, tape: Arrays, *, held: npt.NDArray[np.int64], is_shared: bool) -> Layout:
-        """Return the layout with a buffer for each shape and type if it ``is_shared``, else for each leaf.
-
-        The rows of ``held`` are numbers of slots and of tapes that are held at the same time.
-        """
-        leaves = *state, *tape
-        buffers = tuple(dict.fromkeys(leaves)) if is_shared else leaves
-        numbers = tuple(map(buffers.index, leaves)) if is_shared else tuple(range(len(leaves)))
-        of_state, of_tape = numbers[: len(state)], numbers[len(state) :]
-        counts = ((of_state.count(buffer), of_tape.count(buffer)) for buffer in range(len(buffers)))
-        rooms = tuple(int((held @ count).max()) for count in counts)
-        return cls(buffers=buffers, rooms=rooms, state=of_state, tape=of_tape)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether a buffer holds several leaves of a state or of a tape."""
-        return len(self.buffers) < len(self.state) + len(self.tape)
+    def __init__(self, state: Arrays, tape: Arrays, held: npt.NDArray[np.int64]) -> None:
+        """Take the leaves of a state and a tape. Rows of ``held`` are slots and tapes that are held at once."""
+        self.kinds = tuple(dict.fromkeys((*state, *tape)))
+        #: The number of leaves that each buffer has room for.
+        self.rooms = [int((held @ (state.count(kind), tape.count(kind))).max()) for kind in self.kinds]
+        places = [(self.kinds.index(leaf), state[:index].count(leaf)) for index, leaf in enumerate(state)]
+        self.states = Places(
+            state, tuple((buffer, place, state.count(self.kinds[buffer])) for buffer, place in places)
+        )
+        places = [(self.kinds.index(leaf), tape[:index].count(leaf)) for index, leaf in enumerate(tape)]
+        self.tapes = Places(
+            tape,
+            tuple(
+                (buffer, self.rooms[buffer] - 1 - place, -tape.count(self.kinds[buffer]))
+                for buffer, place in places
+            ),
+        )
 
     @property
     def byte_size(self) -> int:
         """The bytes of all buffers."""
-        return sum(room * bytes_of(leaf) for room, leaf in zip(self.rooms, self.buffers, strict=True))
+        return sum(room * bytes_of(kind) for room, kind in zip(self.rooms, self.kinds, strict=True))
+
+    def open(self, *, as_words: bool) -> Arrays:
+        """Return empty buffers (``make_room``)."""
+        rooms = zip(self.rooms, self.kinds, strict=True)
+        return tuple(buffer for room, kind in rooms for buffer in make_room((kind,), room, as_words=as_words))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +145,9 @@ class _Pool:
             self._free.remove(self.end)
 
 
-@lru_cache(maxsize=4)
-def tabulate(plan: ById, state: Arrays, tape: Arrays) -> RowTable:
-    """Return the rows of a plan or a schedule for states and tapes with these leaves, from a cache if possible.
-
-    Buffers are separate, or shared if that saves memory.
-    """
-    schedule = schedule_of(plan.value) if isinstance(plan.value, Plan) else plan.value
-    steps = plan.value.steps
+def tabulate(plan: Plan | Schedule, state: Arrays, tape: Arrays) -> RowTable:
+    """Return the rows of a plan or a schedule for states and tapes with these leaves."""
+    schedule, steps = schedule_of(plan) if isinstance(plan, Plan) else plan, plan.steps
     pools, tapes = {Tier.LOCAL: _Pool(), Tier.REMOTE: _Pool()}, _Pool()
     #: The slot of each saved state, by its number and its tier.
     live: dict[tuple[int, Tier], int] = {}
@@ -186,13 +200,11 @@ def tabulate(plan: ById, state: Arrays, tape: Arrays) -> RowTable:
                     put(_MOVE, move_from=free(number, source), move_to=slot)
         held.add((pools[Tier.LOCAL].end, tapes.end))
     forward, backward = (np.array(rows, np.int32).reshape(-1, len(COLUMNS)) for rows in parts)
-    counts = np.array([*held], np.int64)
-    layouts = (Layout.of(state, tape, held=counts, is_shared=is_shared) for is_shared in (False, True))
     return RowTable(
         steps=steps,
         forward=forward,
         backward=backward,
-        layout=min(layouts, key=lambda layout: layout.byte_size),
+        layout=Layout(state, tape, np.array([*held], np.int64)),
         tape_of=tape_of,
         remote_slots=pools[Tier.REMOTE].most,
     )

@@ -170,7 +170,7 @@ def test_groups_are_planned_where_memory_allows_them() -> None:
             lambda h, x: (plain(weights, h, x),) * 2, state, xs, lambda _, h: jnp.sum(h), memory=memory
         )
 
-    small, large = plan("8 kB"), plan("1 MB")
+    small, large = plan("9 kB"), plan("1 MB")
     assert [one.workload.name.endswith(f"-{STEPS_PER_MATMUL}") for one in (small, large)] == [False, True]
     text = {
         name: str(jax.make_jaxpr(lambda *given, how=how: gradient(plain, given, plan=how))(weights, state, xs))
