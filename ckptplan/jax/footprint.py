@@ -98,7 +98,7 @@ def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
 
 def _measure_recording(recording: Recording) -> Iterator[StepFootprint]:
     traced, step = recording.traced, recording.traced.step
-    record, forward = recording.each, step.jaxpr
+    record, forward = recording.each, traced.forward
     total = byte_size(pick(step.constants, traced.wanted_constants))
     alone = GradientSums(recording)
     product_bytes = sum(variable_bytes(product.outvars[0]) for product in alone.products)
@@ -126,7 +126,7 @@ def _measure_recording(recording: Recording) -> Iterator[StepFootprint]:
             + kept
             + 2 * byte_size(step.state)
             + live
-            + max(estimate_hoisted_bytes(forward, step.fixed), sums.hoisted_bytes)
+            + max(estimate_hoisted_bytes(forward, traced.fixed), sums.hoisted_bytes)
             + _SMALL_BYTES,
             seconds={
                 "forward_seconds": seconds,

@@ -148,11 +148,8 @@ def vary_constants(body: core.ClosedJaxpr, constants: Arrays) -> tuple[core.Clos
     return core.ClosedJaxpr(after.replace(invars=(*given, *jaxpr.invars[count:])), ()), tuple(given.values())
 
 
-def evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
-    """Return the results of a jaxpr without constants. Plain numbers among them are converted to arrays."""
-    values = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments)
-    kinds: Any = [atom.aval for atom in jaxpr.outvars]
-    return tuple(
-        value if hasattr(value, "dtype") else jnp.asarray(value, kind.dtype)
-        for value, kind in zip(values, kinds, strict=True)
-    )
+def evaluate(jaxpr: core.Jaxpr | core.ClosedJaxpr, arguments: Sequence[Any]) -> Arrays:
+    """Return the results of a jaxpr. Plain numbers among them are converted to arrays."""
+    closed = jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
+    values = zip(core.jaxpr_as_fun(closed)(*arguments), closed.out_avals, strict=True)
+    return tuple(value if hasattr(value, "dtype") else jnp.asarray(value, kind.dtype) for value, kind in values)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import evaluate, inline_calls, variables, walk
+from ckptplan.jax.jaxprs import evaluate, variables, walk
 from ckptplan.jax.leaves import Arrays, describe, split
 
 #: Operations that a loop under a plan does not support, since a step may run more than once: the problem, and
@@ -39,27 +39,19 @@ class Step:
 
     def __init__(self, closed: core.ClosedJaxpr, *, constants: int, states: int) -> None:
         """Take the body of a JAX loop, and the numbers of its arguments that are constants and states."""
-        #: The operations. Their first arguments are the arrays that the body contains.
-        self.jaxpr, self._held = inline_calls(closed)
-        self._counts = constants, states
+        self.closed, self._counts = closed, (constants, states)
         self.constants, self.state, self.inputs = self.split_given(describe(closed.in_avals))
         self.outputs = describe(closed.out_avals)[states:]
 
     def run(self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any]) -> tuple[Arrays, Arrays]:
         """Return the next state and the outputs of a step."""
-        results = evaluate(self.jaxpr, (*self._held, *constants, *state, *x))
-        next_state, outputs = split(results, len(self.state))
+        next_state, outputs = split(evaluate(self.closed, (*constants, *state, *x)), len(self.state))
         return next_state, outputs
 
     def split_given(self, leaves: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
         """Split flat leaves into constants, state and inputs."""
         constants, state, inputs = split(leaves, *self._counts)
         return constants, state, inputs
-
-    @property
-    def fixed(self) -> Sequence[Any]:
-        """The variables of the jaxpr that are the same in each step."""
-        return self.jaxpr.invars[: len(self._held) + len(self.constants)]
 
 
 def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
@@ -80,12 +72,3 @@ def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
             field=field,
             accepted="a step whose changing arrays are part of its state",
         )
-
-
-def find_collectives(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
-    """Yield the name of each operation over a named axis, and the axis."""
-    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
-        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
-            for axis in value if isinstance(value, tuple) else (value,):
-                if isinstance(axis, str):
-                    yield equation.primitive.name, axis

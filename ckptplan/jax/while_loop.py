@@ -8,7 +8,7 @@ state before the adjoint, and reverses its step, or to another state, which it h
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, SupportsIndex
@@ -21,10 +21,11 @@ from jax.extend import core
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
+from ckptplan.jax.jaxprs import walk
 from ckptplan.jax.leaves import Arrays, byte_size, make_room, pick, put, release, take, varying_axes
 from ckptplan.jax.loops import Batch, Loop, Passes
 from ckptplan.jax.primitives import run_planned, trace
-from ckptplan.jax.step import Step, check_repeatable, find_collectives
+from ckptplan.jax.step import Step, check_repeatable
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.tapes import Recording, TracedGradient
 from ckptplan.recursion.online import Snapshots
@@ -76,8 +77,8 @@ def while_loop(
     planned = While(params=loop.params, slots=slots, memory=memory, max_steps=max_steps)
     check_repeatable(loop.params["cond_jaxpr"], field="cond")
     check_repeatable(closed, field="body")
-    _check_lengths(planned.step.jaxpr, planned.apart, field="body")
-    _check_lengths(planned.test.jaxpr, planned.apart, field="cond")
+    _check_lengths(planned.body.jaxpr, planned.apart, field="body")
+    _check_lengths(planned.test.closed.jaxpr, planned.apart, field="cond")
     return jax.tree.unflatten(tree, run_planned(closed, planned, state))
 
 
@@ -88,7 +89,7 @@ _SILENT = frozenset(("axis_index", "pvary"))
 def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, verb: str = "calls") -> None:
     """Raise InputError if a jaxpr communicates over axes whose devices may run different numbers of steps."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
-    for name, axis in find_collectives(jaxpr):
+    for name, axis in _find_collectives(jaxpr):
         if axis not in manual:
             raise InputError(
                 f"{verb} {name} over the axis {axis!r} of jax.vmap, and each example runs steps again alone",
@@ -103,6 +104,15 @@ def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, verb: str = 
                 accepted=f"jax.lax.pcast(array, {axis!r}, to='varying') of arrays from outside, or a cond that "
                 "is the same on all devices",
             )
+
+
+def _find_collectives(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
+    """Yield the name of each operation over a named axis, and the axis."""
+    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
+        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
+            for axis in value if isinstance(value, tuple) else (value,):
+                if isinstance(axis, str):
+                    yield equation.primitive.name, axis
 
 
 def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: int = 1) -> int:
