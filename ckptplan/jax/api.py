@@ -40,7 +40,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
     """Return the final state and the stacked outputs: ``jax.lax.scan`` under a plan, with its gradients.
 
     JAX traces the step. So the first seven arguments are those of ``jax.lax.scan``, and raise its errors.
-    Without a gradient, the loop runs as in JAX. Forward mode is JAX's own, in addition to the checkpoints.
+    Without a gradient, and in forward mode, the loop runs as in JAX and keeps no checkpoints.
 
     Arguments:
         f: ``f(state, x)`` returns (state, output). Arrays that it closes over have gradients, too.

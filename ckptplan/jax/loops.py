@@ -146,11 +146,6 @@ class Passes(ABC):
         return self.traced.step
 
     @property
-    def wanted(self) -> tuple[int, ...]:
-        """The indices of the arguments of the loop whose gradients are wanted."""
-        return tuple(self.loop.first + index for index in self.traced.wanted)
-
-    @property
     def holds_words(self) -> bool:
         """Whether any buffer stores floating-point numbers as integers."""
         leaves = *self.step.state, *self.sums.recording.tape, *self.step.outputs
@@ -159,13 +154,6 @@ class Passes(ABC):
     def split(self, arguments: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
         """Return constants, state and inputs among the arguments of the loop."""
         return self.step.split_given(arguments[self.loop.first :])
-
-    def run(self, *arguments: Any) -> Sequence[Any]:
-        """Run JAX's loop without effects and with the same results as the sweep. It has a forward mode."""
-        traced = self.traced
-        loop = self.loop.with_body(core.ClosedJaxpr(traced.silent, ()), constants=len(traced.fixed))
-        of_test, given = split(arguments, loop.first)
-        return loop.run(*of_test, *traced.values, *given)
 
     def go_back(self, kept: Arrays, arguments: Arrays, incoming: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of the wanted arguments.

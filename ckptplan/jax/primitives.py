@@ -1,8 +1,9 @@
 """Operations of JAX for loops whose reverse mode follows a plan.
 
-Without derivatives, a loop runs as JAX's own loop. Its derivative is a sweep, which saves the plan's
-checkpoints and tapes, and a linear operation on tangents. If this operation is evaluated, it runs JAX's forward
-mode. If it is transposed, it runs the planned backward pass.
+Without derivatives and in forward mode, a loop runs as JAX's own loop, and keeps no checkpoints. For reverse
+mode, JAX linearizes the loop: then a sweep saves the plan's checkpoints and tapes, and the transpose of the
+linear operation on tangents is the planned backward pass. Within ``jax.checkpoint``, JAX transposes forward
+mode. Then the backward pass begins with the sweep.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend import core
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.jax.jaxprs import replace_loop, unnamed, vary_constants
@@ -45,23 +46,25 @@ def run_planned(closed: core.ClosedJaxpr, loop: Loop, arguments: Any) -> list[An
     return replace_loop(closed, loop.primitive, run, [jnp.asarray(leaf) for leaf in jax.tree.leaves(arguments)])
 
 
-def _define(
-    name: str, run: Callable[..., Any], kinds: Callable[..., Any], *, compiles: bool = True
-) -> core.Primitive:
-    """Return an operation that runs a function; ``kinds`` returns the types and effects of its results.
-
-    Without ``jax.jit``, it is compiled in each call, or runs operation by operation.
-    """
+def _define(name: str, run: Callable[..., Any], kinds: Callable[..., Any]) -> core.Primitive:
+    """Return an operation that runs a function; ``kinds`` returns the types and effects of its results."""
     primitive = core.Primitive(name)
     primitive.multiple_results = True
-
-    def compile_and_run(*values: Any, **params: Any) -> Any:
-        return jax.jit(partial(run, **params))(*values)
-
-    primitive.def_impl(compile_and_run if compiles else run)
+    primitive.def_impl(run)
     primitive.def_effectful_abstract_eval(kinds)
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
     return primitive
+
+
+def _find_moving(tangents: Sequence[Any]) -> list[int]:
+    """Return the indices of the tangents that are not zero."""
+    return [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+
+def _with_zeros(kinds: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
+    """Return the tangents of all results, given their types and the tangents of the differentiable ones."""
+    zeros = [ad.Zero(kind.to_tangent_aval()) for kind in kinds]
+    return list(fill(zeros, differentiable(kinds), moved))
 
 
 # The loop.
@@ -71,7 +74,7 @@ def _find_kinds(*kinds: Any, loop: Loop) -> Any:
     return loop.primitive.abstract_eval(*kinds, **loop.params)
 
 
-_loop = _define("planned_loop", lambda *values, loop: loop.run_alone(*values), _find_kinds, compiles=False)
+_loop = _define("planned_loop", lambda *values, loop: loop.run_alone(*values), _find_kinds)
 
 
 def _batch_loop(axis_data: Any, arguments: Sequence[Any], axes: Sequence[Any], *, loop: Loop) -> Any:
@@ -90,36 +93,35 @@ def _batch_loop(axis_data: Any, arguments: Sequence[Any], axes: Sequence[Any], *
 
 
 def _differentiate_loop(primals: Sequence[Any], tangents: Sequence[Any], *, loop: Loop) -> Any:
-    # A condition has no gradient.
-    wanted = tuple(index - loop.first for index in _find_moving(tangents) if index >= loop.first)
-    batch, is_differentiated = _find_transformations(primals)
-    passes = loop.plan(wanted, batch=batch, as_words=not is_differentiated)
-    values = _bind_pass(passes.sweep, primals, passes=passes, forward=passes.run)
+    """Return the results and their tangents. Only if JAX linearizes the loop, a sweep saves checkpoints."""
     kinds = _find_kinds(*map(jax.typeof, primals), loop=loop)[0]
-    results, kept = split(values, len(kinds))
-    results = tuple(
-        set_weak(result) if kind.weak_type else result for result, kind in zip(results, kinds, strict=True)
-    )
-    moved = _tangent.bind(*kept, *primals, *pick(tangents, passes.wanted), passes=passes)
-    return results, _with_zeros(results, moved)
+    # A condition has no gradient.
+    wanted = tuple(index for index in _find_moving(tangents) if index >= loop.first)
+    moving = pick(tangents, wanted)
+    passes: Passes | None = None
+    kept: Arrays = ()
+    # While JAX linearizes a function, tangents are unknown.
+    if any(isinstance(tangent, partial_eval.JaxprTracer) for tangent in moving):
+        passes, results, kept = _sweep(loop, wanted, primals)
+    else:
+        results = tuple(_loop.bind(*primals, loop=loop))
+    moved = _tangent.bind(*kept, *primals, *moving, loop=loop, wanted=wanted, passes=passes)
+    return results, _with_zeros(kinds, moved)
 
 
 batching.fancy_primitive_batchers[_loop] = _batch_loop
 ad.primitive_jvps[_loop] = _differentiate_loop
 
 
-def _find_moving(tangents: Sequence[Any]) -> list[int]:
-    """Return the indices of the tangents that are not zero."""
-    return [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
-
-
-def _with_zeros(results: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
-    """Return the tangents of all results, given the tangents of the differentiable ones."""
-    by_index = dict(zip(differentiable(results), moved, strict=True))
-    return [
-        by_index[index] if index in by_index else ad.Zero(jax.typeof(result).to_tangent_aval())
-        for index, result in enumerate(results)
-    ]
+def _sweep(loop: Loop, wanted: Sequence[int], primals: Sequence[Any]) -> tuple[Passes, Arrays, Arrays]:
+    """Plan a loop, and return its passes, its results, and the checkpoints and tapes of the sweep."""
+    batch, is_differentiated = _find_transformations(primals)
+    indices = tuple(index - loop.first for index in wanted)
+    passes = loop.plan(indices, batch=batch, as_words=not is_differentiated)
+    kinds = _find_kinds(*map(jax.typeof, primals), loop=loop)[0]
+    results, kept = split(_bind_pass(passes.sweep, primals, passes=passes, is_sweep=True), len(kinds))
+    weak = (set_weak(result) if kind.weak_type else result for result, kind in zip(results, kinds, strict=True))
+    return passes, tuple(weak), kept
 
 
 def _find_transformations(values: Sequence[Any]) -> tuple[Batch, bool]:
@@ -143,20 +145,19 @@ def _find_transformations(values: Sequence[Any]) -> tuple[Batch, bool]:
     return Batch(math.prod(sizes.values()), tuple(batched)), is_differentiated
 
 
-# The linear operation on tangents. Its arguments: arrays from the sweep, the loop's arguments, and tangents.
+# The linear operation on tangents. Its arguments: arrays from a sweep, the loop's arguments, and tangents.
 
 
-def _split_tangent(values: Sequence[Any], passes: Passes) -> tuple[Arrays, Arrays, Arrays]:
-    tangents = len(passes.traced.wanted)
-    count = passes.loop.first + len(passes.loop.body.in_avals)
-    kept, arguments, moved = split(values, len(values) - tangents - count, count)
+def _split_tangent(values: Sequence[Any], loop: Loop, wanted: Sequence[int]) -> tuple[Arrays, Arrays, Arrays]:
+    count = loop.first + len(loop.body.in_avals)
+    kept, arguments, moved = split(values, len(values) - len(wanted) - count, count)
     return kept, arguments, moved
 
 
-def _push_tangents(*values: Any, passes: Passes) -> Sequence[Any]:
-    """Return the tangents of the results, by the forward mode of the loop."""
-    _, arguments, moved = _split_tangent(values, passes)
-    return _forward_mode(passes.loop.run_silently, passes.wanted)(*arguments, *moved)
+def _push_tangents(*values: Any, loop: Loop, wanted: Sequence[int], **_: Any) -> Sequence[Any]:
+    """Return the tangents of the results, by the forward mode of JAX's loop."""
+    arguments, moved = _split_tangent(values, loop, wanted)[1:]
+    return _forward_mode(loop.run_silently, wanted)(*arguments, *moved)
 
 
 def _forward_mode(function: Callable[..., Any], indices: Sequence[int]) -> Callable[..., Sequence[Any]]:
@@ -174,37 +175,42 @@ def _forward_mode(function: Callable[..., Any], indices: Sequence[int]) -> Calla
     return run
 
 
-def _find_tangent_kinds(*values: Any, passes: Passes) -> Any:
-    kinds, _ = _find_kinds(*_split_tangent(values, passes)[1], loop=passes.loop)
+def _find_tangent_kinds(*values: Any, loop: Loop, wanted: Sequence[int], **_: Any) -> Any:
+    kinds, _ = _find_kinds(*_split_tangent(values, loop, wanted)[1], loop=loop)
     return [kind.to_tangent_aval() for kind in kinds if has_gradient(kind)], core.no_effects
 
 
 _tangent = _define("planned_loop_tangent", _push_tangents, _find_tangent_kinds)
 
 
-def _differentiate_tangent(values: Sequence[Any], tangents: Sequence[Any], *, passes: Passes) -> Any:
+def _differentiate_tangent(
+    values: Sequence[Any], tangents: Sequence[Any], *, loop: Loop, wanted: Sequence[int], passes: Passes | None
+) -> Any:
     """Differentiate JAX's forward mode of the loop. The arrays from the sweep have no part in it."""
-    kept, arguments, moved = _split_tangent(values, passes)
+    kept, arguments, moved = _split_tangent(values, loop, wanted)
     of_given = tangents[len(kept) :]
     indices = _find_moving(of_given)
-    run = _forward_mode(_forward_mode(passes.loop.run_silently, passes.wanted), indices)
-    return _tangent.bind(*values, passes=passes), list(run(*arguments, *moved, *pick(of_given, indices)))
+    run = _forward_mode(_forward_mode(loop.run_silently, wanted), indices)
+    results = _tangent.bind(*values, loop=loop, wanted=wanted, passes=passes)
+    return results, list(run(*arguments, *moved, *pick(of_given, indices)))
 
 
-def _transpose_tangent(incoming: Sequence[Any], *values: Any, passes: Passes) -> list[Any]:
-    kept, arguments, _ = _split_tangent(values, passes)
+def _transpose_tangent(
+    incoming: Sequence[Any], *values: Any, loop: Loop, wanted: Sequence[int], passes: Passes | None
+) -> list[Any]:
+    """Run the backward pass, after the sweep if it has not run."""
+    kept, arguments, _ = _split_tangent(values, loop, wanted)
+    fixed = [None] * (len(kept) + len(arguments))
+    if passes is None:
+        passes, _, kept = _sweep(loop, wanted, arguments)
     present = _find_moving(incoming)
 
     def run(*values: Any) -> Sequence[Any]:
         held, given, gradients = split(values, len(kept), len(arguments))
         return passes.go_back(held, given, fill([None] * len(incoming), present, gradients))
 
-    of_wanted = _bind_pass(run, [*kept, *arguments, *pick(incoming, present)], passes=passes)
-    return [None] * (len(kept) + len(arguments)) + list(of_wanted)
-
-
-ad.primitive_jvps[_tangent] = _differentiate_tangent
-ad.primitive_transposes[_tangent] = _transpose_tangent
+    values = *kept, *arguments, *pick(incoming, present)
+    return [*fixed, *_bind_pass(run, values, passes=passes, is_sweep=False)]
 
 
 def _define_batch(primitive: core.Primitive, rule: Callable[..., Sequence[Any]]) -> None:
@@ -229,47 +235,39 @@ def _define_batch(primitive: core.Primitive, rule: Callable[..., Sequence[Any]])
     batching.fancy_primitive_batchers[primitive] = batch
 
 
-_define_batch(
-    _tangent, lambda _, spread, values, passes: spread(partial(_push_tangents, passes=passes))(*values)
-)
+ad.primitive_jvps[_tangent] = _differentiate_tangent
+ad.primitive_transposes[_tangent] = _transpose_tangent
+_define_batch(_tangent, lambda _, spread, values, **params: spread(partial(_push_tangents, **params))(*values))
 
 
 # A pass, forward or backward, as one operation. It has a forward mode and no reverse mode.
 
 
-_pass = _define(
-    "pass_of_a_planned_loop",
-    lambda *arguments, jaxpr, **_: core.jaxpr_as_fun(jaxpr)(*arguments),
-    lambda *_, jaxpr, **__: (jaxpr.out_avals, jaxpr.effects),
-)
+def _run_pass(*arguments: Any, jaxpr: core.ClosedJaxpr, **_: Any) -> Any:
+    # Compile calls without ``jax.jit`` as a whole.
+    return jax.jit(core.jaxpr_as_fun(jaxpr), inline=True)(*arguments)
+
+
+_pass = _define("pass_of_a_planned_loop", _run_pass, lambda *_, jaxpr, **__: (jaxpr.out_avals, jaxpr.effects))
 
 
 def _bind_pass(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    *,
-    passes: Passes,
-    forward: Callable[..., Any] | None = None,
+    function: Callable[..., Any], arguments: Sequence[Any], *, passes: Passes, is_sweep: bool
 ) -> list[Any]:
-    """Run a function of flat arguments as a pass.
-
-    ``forward`` computes the first results of a sweep by JAX's own loop. Its forward mode can be transposed.
-    """
+    """Run a function of flat arguments as a pass."""
     closed = jax.make_jaxpr(function)(*arguments)
     jaxpr = closed.jaxpr
     whole = jaxpr.replace(
         constvars=(), invars=(*jaxpr.constvars, *jaxpr.invars), debug_info=unnamed(jaxpr.debug_info)
     )
-    count = len(jaxpr.invars)
-    plain = None if forward is None else lambda *values: forward(*values[len(values) - count :])
     results: list[Any] = _pass.bind(
-        *closed.consts, *arguments, jaxpr=core.ClosedJaxpr(whole, ()), passes=passes, forward=plain
+        *closed.consts, *arguments, jaxpr=core.ClosedJaxpr(whole, ()), passes=passes, is_sweep=is_sweep
     )
     return results
 
 
 def _batch_pass(
-    size: int, spread: Any, arguments: Sequence[Any], *, jaxpr: Any, passes: Passes, forward: Any
+    size: int, spread: Any, arguments: Sequence[Any], *, jaxpr: Any, passes: Passes, is_sweep: bool
 ) -> list[Any]:
     """Run a batch of passes. Raises InputError if they keep states in remote memory."""
     if passes.refuses_batch:
@@ -278,7 +276,7 @@ def _batch_pass(
             field="plan",
             accepted="jax.grad around jax.vmap, or a plan with local checkpoints only",
         )
-    if forward is not None and passes.size is not None and passes.size % size:
+    if is_sweep and passes.size is not None and passes.size % size:
         warnings.warn(
             f"memory is of one example, and jax.vmap of a gradient under jit runs {size:,} at a time: they "
             f"take up to {size:,} times as much. With jax.jit around jax.vmap, or jax.grad around it, the "
@@ -286,27 +284,23 @@ def _batch_pass(
             PlanMismatch,
             stacklevel=2,
         )
-    plain = None if forward is None else spread(lambda *values: list(forward(*values)))
-    return _bind_pass(spread(core.jaxpr_as_fun(jaxpr)), arguments, passes=passes, forward=plain)
+    return _bind_pass(spread(core.jaxpr_as_fun(jaxpr)), arguments, passes=passes, is_sweep=is_sweep)
 
 
 def _differentiate_pass(
-    arguments: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, passes: Passes, forward: Any
+    arguments: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, passes: Passes, is_sweep: bool
 ) -> Any:
     if passes.holds_words:
         raise InputError(
             "forward mode of a gradient in half precision is not supported where jax.jit is between both",
             accepted="jax.jit around jax.jvp and jax.grad, or fp32",
         )
-    results = _pass.bind(*arguments, jaxpr=jaxpr, passes=passes, forward=forward)
     indices = _find_moving(tangents)
-    given = *arguments, *pick(tangents, indices)
-    moved = _bind_pass(_forward_mode(core.jaxpr_as_fun(jaxpr), indices), given, passes=passes)
-    if forward is not None:
-        # Take the tangents of the first results from ``forward``, which can be transposed.
-        of_results = _forward_mode(forward, indices)(*given)
-        moved = [*of_results, *moved[len(of_results) :]]
-    return results, _with_zeros(results, moved)
+    push, given = _forward_mode(core.jaxpr_as_fun(jaxpr), indices), (*arguments, *pick(tangents, indices))
+    moved = _bind_pass(push, given, passes=passes, is_sweep=False)
+    return _pass.bind(*arguments, jaxpr=jaxpr, passes=passes, is_sweep=is_sweep), _with_zeros(
+        jaxpr.out_avals, moved
+    )
 
 
 def _refuse_transpose(incoming: Sequence[Any], *arguments: Any, **_: Any) -> list[Any]:

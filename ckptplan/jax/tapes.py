@@ -115,14 +115,9 @@ class TracedGradient:
         self.before = jaxpr.replace(
             invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]
         )
-        #: The step with and without effects, computed as in its recording. Functions with a ``jax.custom_vjp``
-        #: run by their forward rules.
-        self.forward, self.silent = (
-            partial_eval.dce_jaxpr(
-                slice_jaxpr(self.before, self.results, self.given, effects=effects), True, instantiate=True
-            )[0]
-            for effects in (True, False)
-        )
+        #: The step as it is recorded: functions with a ``jax.custom_vjp`` run by their forward rules.
+        forward = slice_jaxpr(self.before, self.results, self.given, effects=True)
+        self.forward, _ = partial_eval.dce_jaxpr(forward, True, instantiate=True)
         self.whole = self.before.replace(
             invars=(*self.given, *self.incoming), outvars=gradients, eqns=(*self.before.eqns, *self.after)
         )

@@ -249,21 +249,6 @@ def inner_scan(weights: Any, h: Any, x: Any) -> Any:
     return h, h
 
 
-def branched(weights: Any, h: Any, x: Any) -> Any:
-    h = jax.lax.cond(
-        x[0, 0] > 0,
-        lambda h: jnp.tanh(h @ weights["h"] + x),
-        lambda h: jnp.sin(h @ weights["x"]) * x,
-        h,
-    )
-    return h, h
-
-
-def of_samples(weights: Any, h: Any, x: Any) -> Any:
-    h = jax.vmap(lambda h, x: jnp.tanh(weights["h"] @ h + weights["x"].T @ x))(h, x)
-    return h, h
-
-
 def dictionary(weights: Any, state: Any, x: Any) -> Any:
     inner = [jnp.tanh(one @ weights["h"] + x) for one in state["layers"]]
     count = state["count"] + 1
@@ -340,7 +325,6 @@ _CASES: dict[str, Callable[[int], Case]] = {
     "GRU": lambda t: _of_outputs(gru, _zeros(), gates(3), _inputs(t)),
     "GRU in bf16": lambda t: _of_outputs(gru, _half(_zeros()), _half(gates(3)), _half(_inputs(t))),
     "GRU, products in bf16": lambda t: _of_outputs(widened(gru), _zeros(), gates(3), _inputs(t)),
-    "GRU under jit": lambda t: _of_outputs(jax.jit(gru), _zeros(), gates(3), _inputs(t)),
     "LSTM": lambda t: _of_outputs(lstm, (_zeros(), _zeros()), gates(4), _inputs(t)),
     "LSTM, products in bf16": lambda t: _of_outputs(widened(lstm), (_zeros(), _zeros()), gates(4), _inputs(t)),
     "layer norm": lambda t: _of_outputs(normed, _zeros(), square(), _inputs(t)),
@@ -390,8 +374,6 @@ _CASES: dict[str, Callable[[int], Case]] = {
         embedded, _zeros(), {"table": _normal(4000, NEURONS), "h": square()["h"]}, _tokens(t, 4000)
     ),
     "a loop in the step": lambda t: _of_outputs(inner_scan, _zeros(), square(), _inputs(t)),
-    "branches": lambda t: _of_outputs(branched, _zeros(), square(), _inputs(t)),
-    "samples in the step": lambda t: _of_outputs(of_samples, _zeros(), square(), _inputs(t)),
     "a tree": lambda t: _of_outputs(
         dictionary,
         {"layers": [_zeros(), _zeros()], "count": jnp.int32(0), "slow": _zeros(BATCH), "any": jnp.array(False)},
@@ -401,7 +383,6 @@ _CASES: dict[str, Callable[[int], Case]] = {
     "a large constant": lambda t: _constant(gru, _zeros(), gates(3), _inputs(t)),
     "a batch of vmap": lambda t: _of_batch(gru, _zeros(), gates(3), _inputs(t)),
     "a batch of vmap, LIF": lambda t: _of_batch(leaky, (_zeros(), _zeros()), square(), _inputs(t)),
-    "a batch of vmap, weight norm": lambda t: _of_batch(weight_normed, _zeros(), square(), _inputs(t)),
     "models of vmap": lambda t: _of_models(gru, _zeros(), gates(3), _inputs(t), 3),
     "wide outputs": lambda t: _of_outputs(
         lambda w, h, x: (gru(w, h, x)[0], jnp.concatenate([h, x, h * x], -1)), _zeros(), gates(3), _inputs(t)

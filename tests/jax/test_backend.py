@@ -102,8 +102,3 @@ def make_stateless() -> Any:
 def test_factories_that_are_not_accepted(factory: str, message: str) -> None:
     with pytest.raises(InputError, match=f"cell: .*{message}"):
         build_jax_network(CellSpec.parse(f"jax:{__name__}:{factory}(neurons=3)"), batch=2, seed=0)
-
-
-def test_a_factory_without_a_signature_is_called_with_nothing() -> None:
-    with pytest.raises(InputError, match="jax:builtins:dict returned 'dict'"):
-        build_jax_network(CellSpec.parse("jax:builtins:dict(neurons=3)"), batch=2, seed=0)

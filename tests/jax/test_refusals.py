@@ -214,7 +214,3 @@ def test_jax_that_is_not_installed_is_named() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True
     )
     assert done.stdout == "jax is not installed; in ckptplan's folder, run: pip install '.[jax]'\n"
-
-
-def test_names_are_public_ones_only() -> None:
-    assert dir(ckptplan.jax) == ["bptt", "plan_for", "scan", "while_loop"]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from ckptplan import InputError
-from tests.jax.support import STEPS, difference, limited, run_python, standard, under
+from ckptplan.planning.playback import make_schedule
+from tests.jax.support import STEPS, bytes_of, difference, limited, run_python, standard, under
 
 #: Arrays of numpy, which are in double precision whatever JAX is told when this module is imported.
 RANDOM = np.random.default_rng(0)
@@ -153,3 +154,17 @@ def test_meshes_of_several_devices(devices: int) -> None:
         assert float(share) <= 1
     # All steps reduce once, after the loop, where the axes of arrays are known when a step is traced.
     assert [found[kind][2] for kind in ("explicit", "shard_map", "twice")] == ["0"] * 3
+
+
+def test_forward_mode_keeps_no_checkpoints() -> None:
+    """``jvp`` takes the bytes that it takes with ``jax.lax.scan``."""
+    xs = np.zeros((2000, 2, 4))
+
+    def count_bytes(scan: Any) -> int:
+        def final(weights: Any) -> Any:
+            return scan(lambda h, x: (jnp.tanh(h @ weights + x), None), START, xs)[0]
+
+        return bytes_of(jax.jit(lambda one: jax.jvp(final, (one,), (one,))).lower(WEIGHTS))
+
+    planned = under(make_schedule("standard", steps=len(xs), chunk_size=2))
+    assert count_bytes(planned) <= count_bytes(jax.lax.scan) + 1024
