@@ -124,30 +124,6 @@ def _is_plain_call(equation: Any) -> bool:
     )
 
 
-def vary_constants(body: core.ClosedJaxpr, constants: Arrays) -> tuple[core.ClosedJaxpr, Arrays]:
-    """Move the ``pvary`` of constants from the body of a loop to the front of the loop.
-
-    Within ``shard_map``, the devices then add up the gradients of the constants once, after the loop, instead
-    of in each step. Constants are the first arguments of the body. Returns the new body and constants.
-    """
-    jaxpr, count = body.jaxpr, len(constants)
-    known = find_known(jaxpr, jaxpr.invars[:count])
-    varied = [
-        equation.outvars[0]
-        for equation in jaxpr.eqns
-        if equation.primitive.name == "pvary" and not known.isdisjoint(equation.outvars)
-    ]
-    if not varied or body.consts:
-        return body, constants
-    before = slice_jaxpr(jaxpr, varied, jaxpr.invars[:count], effects=False)
-    after = slice_jaxpr(jaxpr, jaxpr.outvars, (*jaxpr.invars, *varied), effects=True)
-    used = set(variables((*(atom for equation in after.eqns for atom in equation.invars), *after.outvars)))
-    values = zip(jaxpr.invars, constants, strict=False)
-    given = {variable: value for variable, value in values if variable in used}
-    given |= zip(varied, evaluate(before, constants), strict=True)
-    return core.ClosedJaxpr(after.replace(invars=(*given, *jaxpr.invars[count:])), ()), tuple(given.values())
-
-
 def evaluate(jaxpr: core.Jaxpr | core.ClosedJaxpr, arguments: Sequence[Any]) -> Arrays:
     """Return the results of a jaxpr. Plain numbers among them are converted to arrays."""
     closed = jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())

@@ -76,10 +76,6 @@ class Loop(ABC):
         states = self.params.get("num_carry", len(self.body.in_avals) - constants)
         return Step(self.body, constants=constants, states=states)
 
-    def with_body(self, body: core.ClosedJaxpr, *, constants: int) -> Self:
-        """Return the loop with another body."""
-        return replace(self, params=self.params | dict(zip(self.names, (body, constants), strict=True)))
-
     def run(self, *arguments: Any) -> Sequence[Any]:
         """Run the loop as JAX does."""
         results: Sequence[Any] = self.primitive.bind(*arguments, **self.params)
@@ -95,8 +91,8 @@ class Loop(ABC):
         if not body.effects:
             return self.run(*arguments)
         silent = slice_jaxpr(body.jaxpr, body.jaxpr.outvars, body.jaxpr.invars, effects=False)
-        constants = self.params[self.names[1]]
-        return self.with_body(core.ClosedJaxpr(silent, body.consts), constants=constants).run(*arguments)
+        params = self.params | {self.names[0]: core.ClosedJaxpr(silent, body.consts)}
+        return replace(self, params=params).run(*arguments)
 
     def rebind(self, params: dict[str, Any], batched: Sequence[bool]) -> Self:
         """Return the loop that ``jax.vmap`` makes of this one. ``batched`` says which arguments are batched."""

@@ -20,7 +20,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from ckptplan.errors import InputError, PlanMismatch
-from ckptplan.jax.jaxprs import replace_loop, unnamed, vary_constants
+from ckptplan.jax.jaxprs import replace_loop, unnamed
 from ckptplan.jax.leaves import Arrays, differentiable, fill, has_gradient, pick, set_weak, split
 from ckptplan.jax.loops import Batch, Loop, Passes
 
@@ -34,16 +34,8 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[core.ClosedJax
 
 def run_planned(closed: core.ClosedJaxpr, loop: Loop, arguments: Any) -> list[Any]:
     """Run a traced function with ``loop`` in place of JAX's loop in it, and return its flat results."""
-
-    def run(_: dict[str, Any], *arguments: Any) -> Sequence[Any]:
-        of_test, given = split(arguments, loop.first)
-        constants, state, xs = loop.step.split_given(given)
-        body, constants = vary_constants(loop.body, constants)
-        varied = loop.with_body(body, constants=len(constants))
-        results: Sequence[Any] = _loop.bind(*of_test, *constants, *state, *xs, loop=varied)
-        return results
-
-    return replace_loop(closed, loop.primitive, run, [jnp.asarray(leaf) for leaf in jax.tree.leaves(arguments)])
+    given = [jnp.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
+    return replace_loop(closed, loop.primitive, lambda _, *values: _loop.bind(*values, loop=loop), given)
 
 
 def _define(name: str, run: Callable[..., Any], kinds: Callable[..., Any]) -> core.Primitive:

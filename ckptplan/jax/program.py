@@ -152,7 +152,7 @@ class ScanPasses(Passes):
         room = make_room([leaf.to_ct_aval() for leaf in wanted_inputs], table.steps, as_words=self.as_words)
         carry = make_zeros(step.state), kept, (final, sums.start(as_words=self.as_words), room)
         *_, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
-        return sums.finish(totals), gradient, release(of_inputs, wanted_inputs)
+        return sums.finish(totals, constants), gradient, release(of_inputs, wanted_inputs)
 
 
 def make_passes(

@@ -3,16 +3,17 @@
 The gradient of a weight is a sum of products over steps. If the factors of K steps are stacked, one product has
 K times the rows, A_1^T B_1 + ... + A_K^T B_K = [A_1; ...; A_K]^T [B_1; ...; B_K], and the sum is read and
 written once instead of K times. Linear operations after a product, such as a transposition or a sum over
-devices, are applied to the sum at the end.
+devices, are applied once to the sum over all steps, instead of in each step.
+
+If a mesh spreads the rows of a product over devices, each device adds up its own part of the sum. The devices
+add up these parts once, after all steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,25 +35,97 @@ from ckptplan.jax.leaves import (
     varying_axes,
 )
 from ckptplan.jax.tapes import Recording
-from ckptplan.jax.work import estimate_hoisted_bytes, variable_bytes
+from ckptplan.jax.work import estimate_hoisted_bytes
 
-#: Linear operations of one argument, which may be applied to a sum instead of to each term.
-_LINEAR = frozenset(("transpose", "reshape", "squeeze", "neg", "psum", "psum_invariant"))
+#: Operations over devices, operations that change shapes, and all that are linear in their operands together.
+_COMMUNICATES = frozenset(("psum", "psum_invariant"))
+_LINEAR = _COMMUNICATES | {
+    "add_any",
+    "broadcast_in_dim",
+    "neg",
+    "pad",
+    "reduce_sum",
+    "reshape",
+    "squeeze",
+    "transpose",
+}
 #: The number of steps whose products are formed at once if memory allows it.
 STEPS_PER_MATMUL = 8
-#: A variable, and the order of axes in which it is stored.
-_Factor = tuple[Any, tuple[int, ...]]
 #: Totals before their final linear operations, and the stored factors of a group of steps.
 Sums = tuple[Arrays, Arrays]
 
 
-class _Product(NamedTuple):
-    """A product whose factors are stored: the index of its sum, and the indices of its factors."""
+class _Factor(NamedTuple):
+    """An array of a step from which a term is formed, with its axes of rows, which the term adds up.
 
-    total: int
-    left: int
-    right: int
-    equation: Any
+    It is stored with the rows in front. If there are several ``parts``, the first axis of rows is split into
+    this number of parts.
+    """
+
+    variable: Any
+    rows: tuple[int, ...] = ()
+    parts: int = 1
+
+    def arrange(self, value: Any) -> Any:
+        """Return the value of the variable as it is stored."""
+        if not self.rows:
+            return value
+        others = (axis for axis in range(value.ndim) if axis not in self.rows)
+        value = lax.transpose(value, (*self.rows, *others))
+        return value.reshape((self.parts, -1, *value.shape[1:])) if self.parts > 1 else value
+
+
+class _Term(NamedTuple):
+    """What a step adds to a total: a product of two factors, a sum over the rows of one, or the factor itself.
+
+    If the factors have several parts, the total has an axis of parts in front.
+    """
+
+    variable: Any
+    factors: tuple[_Factor, ...]
+    #: The product.
+    equation: Any = None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the term is a product of two factors."""
+        return self.equation is not None
+
+    @property
+    def parts(self) -> int:
+        """The number of parts in which rows are added up."""
+        return self.factors[0].parts
+
+    def finish(self, total: Any) -> Any:
+        """Return a total whose parts are added up."""
+        if self.parts == 1:
+            return total
+        total, sharding = lax.reduce_sum(total, (0,)), self.variable.aval.sharding
+        return jax.reshard(total, sharding) if sharding.mesh.explicit_axes else total
+
+    def form(self, stacks: Sequence[Any]) -> Any:
+        """Return the sum of the terms of several steps, given their factors with a first axis of steps."""
+        parted, sharding = self.parts > 1, None
+        axes = (0, *(1 + parted + axis for axis in range(len(self.factors[0].rows))))
+        if self.equation is None:
+            return lax.reduce_sum(stacks[0], axes)
+        params = self.equation.params
+        if not parted:
+            sharding = params.get("out_sharding")
+        if not parted and sharding is None:
+            # Merge the axes of rows: the compiler would copy factors with two. Mesh axes cannot be merged.
+            stacks = [factor.reshape((-1, *factor.shape[len(axes) :])) for factor in stacks]
+            axes = (0,)
+        batch = (1,) if parted else ()
+        left, right = stacks
+        return lax.dot_general(
+            left,
+            right,
+            ((axes, axes), (batch, batch)),
+            precision=params["precision"],
+            preferred_element_type=params["preferred_element_type"],
+            out_sharding=sharding,
+        )
 
 
 class GradientSums:
@@ -69,38 +142,27 @@ class GradientSums:
         self.recording = recording
         jaxpr, traced = _absorb_transposes(recording.reverse), recording.traced
         self._held = traced.values
-        count, fixed = len(traced.wanted_constants), len(traced.fixed)
-        made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
-        inner = [_skip_linear(variable, made) for variable in jaxpr.outvars[:count]]
-        #: The operations after each sum; None if the sum is the gradient. A gradient of zero is a literal.
-        self._ends = [
-            None if outer is variable else slice_jaxpr(jaxpr, [outer], [variable], effects=False)
-            for outer, variable in zip(jaxpr.outvars[:count], inner, strict=True)
-        ]
-        known = find_known(jaxpr, jaxpr.invars[:fixed])
-        #: The shardings of sums that devices add up once, after all steps.
-        self._shardings = [variable.aval.sharding for variable in inner]
-        jaxpr, self._inner = _leave_unreduced(jaxpr, inner)
-        made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
-        #: The stored factors, with their indices.
-        kept: dict[_Factor, int] = {}
-        self._products = [
-            _Product(index, kept.setdefault(left, len(kept)), kept.setdefault(right, len(kept)), made[variable])
-            for index, variable in enumerate(inner)
-            for left, right in _find_factors(variable, made, known)
-        ]
-        grouped = {product.total for product in self._products}
-        self._added = [index for index in range(count) if index not in grouped]
-        self._orders = [order for _, order in kept]
-        self._kept = tuple(
-            describe(jax.make_jaxpr(partial(lax.transpose, permutation=order))(factor.aval).out_avals)[0]
-            for factor, order in kept
-        )
-        factors = (factor for factor, _ in kept)
-        outputs = [*(inner[index] for index in self._added), *factors, *jaxpr.outvars[count:]]
-        self.each = slice_jaxpr(jaxpr, outputs, jaxpr.invars, effects=True)
-        self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[:fixed])
+        count, fixed = len(traced.wanted_constants), jaxpr.invars[: len(traced.fixed)]
+        outputs = jaxpr.outvars[:count]
+        # A gradient may be a number in each step, mostly zero. It is added up like others, under a new name.
+        gradients = [core.Var(atom.aval) if isinstance(atom, core.Literal) else atom for atom in outputs]
+        terms = _find_terms(jaxpr, dict(zip(gradients, outputs, strict=True)), fixed)
+        #: Terms that each step adds to totals, and products.
+        self._added = [term for term in terms.values() if not term.is_product]
+        self._joined = [term for term in terms.values() if term.is_product]
+        #: The stored factors of products.
+        self._factors = list(dict.fromkeys(factor for term in self._joined for factor in term.factors))
+        operands = [term.factors[0].variable for term in self._added]
+        values = [*operands, *(factor.variable for factor in self._factors)]
+        self.each = slice_jaxpr(jaxpr, [*values, *jaxpr.outvars[count:]], jaxpr.invars, effects=True)
+        sums = [term.variable for term in (*self._added, *self._joined)]
+        #: Maps constants and totals to gradients of constants.
+        self._end = slice_jaxpr(jaxpr, gradients, (*fixed, *sums), effects=False)
+        self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[: len(fixed)])
         self._moved = len(differentiable(traced.step.state))
+        self._counts = len(self._added), len(self._factors)
+        #: The types of the stored factors and of the totals.
+        self._stored, self._totals = self._find_kinds()
 
     def group(self) -> GradientSums:
         """Return the same sums, with products of several steps at once."""
@@ -111,23 +173,23 @@ class GradientSums:
     @property
     def products(self) -> tuple[Any, ...]:
         """The product operations that may be formed for several steps at once."""
-        return tuple(product.equation for product in self._products)
+        return tuple(term.equation for term in self._joined)
 
     @property
     def factor_bytes(self) -> int:
         """The bytes of the factors of a step."""
-        return byte_size(self._kept)
+        return byte_size(self._stored)
 
     @property
     def added_bytes(self) -> int:
         """The bytes of the arrays that each step adds to sums."""
-        return byte_size([self._inner[index] for index in self._added])
+        return byte_size(self._totals[: len(self._added)])
 
     def start(self, *, as_words: bool = True) -> Sums:
         """Return sums of zero, with room for factors (``make_room``)."""
         if self.steps_per_matmul == 1:
-            return make_zeros(self._inner), ()
-        return make_zeros(self._inner), make_room(self._kept, self.steps_per_matmul, as_words=as_words)
+            return make_zeros(self._totals), ()
+        return make_zeros(self._totals), make_room(self._stored, self.steps_per_matmul, as_words=as_words)
 
     def reverse(self, sums: Sums, arguments: tuple[Any, ...], slot: Any) -> tuple[Sums, Arrays, Arrays]:
         """Reverse a step, and return the new sums, and the gradients of the state and of the input.
@@ -137,98 +199,93 @@ class GradientSums:
             arguments: the arguments of ``Recording.reverse`` as trees.
             slot: the index of the step in its group.
         """
+        totals, kept = sums
         results = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
-        added, factors, gradients = split(results, len(self._added), len(self._kept))
-        totals, kept = list(sums[0]), sums[1]
-        for index, gradient in zip(self._added, added, strict=True):
-            totals[index] = totals[index] + gradient
-        transposed = [lax.transpose(factor, order) for factor, order in zip(factors, self._orders, strict=True)]
+        values, gradients = split(results, sum(self._counts))
+        added, stored = self._arrange(values)
+        first, joined = split(totals, len(added))
+        first = tuple(total + term for total, term in zip(first, added, strict=True))
         if self.steps_per_matmul > 1:
-            kept = put(kept, transposed, slot)
+            kept = put(kept, stored, slot)
         else:
-            totals = list(self._form(tuple(totals), [lax.expand_dims(factor, (0,)) for factor in transposed]))
-        return (tuple(totals), kept), gradients[: self._moved], gradients[self._moved :]
+            joined = self._join(joined, _stack(stored))
+        return ((*first, *joined), kept), gradients[: self._moved], gradients[self._moved :]
 
     def join_at(self, sums: Sums, slot: Any) -> Sums:
         """If ``slot`` is 0, which is the last slot of a group, add the products of the group."""
-        joined: Sums = run_if(slot == 0, self._form_group, sums) if self.steps_per_matmul > 1 else sums
+        joined: Sums = run_if(slot == 0, self._join_group, sums) if self.steps_per_matmul > 1 else sums
         return joined
 
     def join(self, sums: Sums, count: int) -> Sums:
         """Add the products of the steps in the first ``count`` slots."""
         totals, kept = sums
-        return (self._form(totals, [factor[:count] for factor in kept]) if kept else totals), kept
+        if not kept:
+            return sums
+        first, joined = split(totals, len(self._added))
+        joined = self._join(joined, [factor[:count] for factor in kept])
+        return (*first, *joined), kept
 
-    def finish(self, sums: Sums) -> Arrays:
+    def finish(self, sums: Sums, constants: Arrays) -> Arrays:
         """Return the gradients of the constants."""
-        pairs = zip(sums[0], self._inner, self._shardings, strict=True)
-        totals = [
-            jax.reshard(total, sharding) if kind.sharding.spec.unreduced else total
-            for total, kind, sharding in pairs
-        ]
-        ends = zip(self._ends, totals, strict=True)
-        return tuple(total if end is None else evaluate(end, (total,))[0] for end, total in ends)
+        terms = zip((*self._added, *self._joined), sums[0], strict=True)
+        return evaluate(self._end, (*self._held, *constants, *(term.finish(total) for term, total in terms)))
 
-    def _form_group(self, sums: Sums) -> Sums:
+    def _find_kinds(self) -> tuple[Arrays, Arrays]:
+        """Return the types of the stored factors and of the totals."""
+
+        def form_step(*values: Any) -> list[Any]:
+            added, stored = self._arrange(values)
+            return [*stored, *added, *self._form(_stack(stored))]
+
+        values = [variable.aval for variable in self.each.outvars[: sum(self._counts)]]
+        kinds = describe(jax.make_jaxpr(form_step)(*values).out_avals)
+        stored, totals = split(kinds, len(self._factors))
+        return stored, totals
+
+    def _arrange(self, values: Arrays) -> tuple[list[Any], list[Any]]:
+        """Return the terms that a step adds, and its stored factors, given their variables."""
+        operands, factors = split(values, len(self._added))
+        pairs = zip(self._added, operands, strict=True)
+        added = [term.form(_stack([term.factors[0].arrange(value)])) for term, value in pairs]
+        return added, [factor.arrange(value) for factor, value in zip(self._factors, factors, strict=True)]
+
+    def _form(self, stacks: Sequence[Any]) -> list[Any]:
+        """Return the products of the steps whose factors are stacked."""
+        by_factor = dict(zip(self._factors, stacks, strict=True))
+        return [term.form([by_factor[factor] for factor in term.factors]) for term in self._joined]
+
+    def _join(self, totals: Arrays, kept: Sequence[Any]) -> Arrays:
+        """Add the products of the steps whose factors are kept."""
+        formed = self._form(release(kept, self._stored))
+        return tuple(total + term for total, term in zip(totals, formed, strict=True))
+
+    def _join_group(self, sums: Sums) -> Sums:
         """Add the products of a whole group. Its factors are not used afterwards.
 
         Compilers compute loop invariants before a loop, even if the loop has no round. A barrier ties each
         factor to the totals of its products, which change in the loop, and so keeps the products inside.
         """
         totals, kept = sums
+        first, joined = split(totals, len(self._added))
         behind = []
-        for index, leaf in enumerate(kept):
+        for factor, leaf in zip(self._factors, kept, strict=True):
             # Only the totals of its own products, since on a mesh other totals may vary along other axes.
-            others = (
-                totals[product.total] for product in self._products if index in {product.left, product.right}
-            )
+            pairs = zip(self._joined, joined, strict=True)
+            others = [total for term, total in pairs if factor in term.factors]
             behind.append(lax.optimization_barrier((leaf, *others))[0])
-        return self._form(totals, behind), kept
-
-    def _form(self, totals: Arrays, kept: Sequence[jax.Array]) -> Arrays:
-        """Add the products of a group of steps, whose factors are stacked."""
-        changed = list(totals)
-        kept = release(kept, self._kept)
-        for product in self._products:
-            formed = form_product(product.equation, kept[product.left], kept[product.right])
-            changed[product.total] = changed[product.total] + formed
-        return tuple(changed)
+        return (*first, *self._join(joined, behind)), kept
 
 
-def form_product(equation: Any, left: Any, right: Any) -> jax.Array:
-    """Form a product of stacked factors, summed over the stack. Their axes are in the order of ``_order``."""
-    (of_left, _), _ = equation.params["dimension_numbers"]
-    count, sharding = 1 + len(of_left), equation.params.get("out_sharding")
-    if sharding is None:
-        # Merge the axes of rows, since the compiler would copy factors with two. Mesh axes cannot be merged.
-        left, right = (_merge_axes(factor, count) for factor in (left, right))
-        count = 1
-    axes = tuple(range(count))
-    product: jax.Array = lax.dot_general(
-        left,
-        right,
-        ((axes, axes), ((), ())),
-        precision=equation.params["precision"],
-        preferred_element_type=equation.params["preferred_element_type"],
-        out_sharding=sharding,
-    )
-    return product
-
-
-def _merge_axes(array: Any, count: int) -> Any:
-    return array.reshape((math.prod(array.shape[:count]), *array.shape[count:]))
-
-
-def _order(axes: int, contracted: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of axes in which a factor is stored: the contracted axes come first."""
-    return (*contracted, *(axis for axis in range(axes) if axis not in contracted))
+def _stack(factors: Sequence[Any]) -> list[Any]:
+    """Return the factors of one step with a first axis of steps."""
+    return [lax.expand_dims(factor, (0,)) for factor in factors]
 
 
 def _absorb_transposes(jaxpr: core.Jaxpr) -> core.Jaxpr:
     """Replace each transposed product, as in a weight's gradient, by the product of the swapped factors."""
     makers: dict[Any, Any] = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.outvars}
 
-    def turn(equation: Any) -> Any:
+    def absorb(equation: Any) -> Any:
         given = equation.invars[0] if equation.primitive.name == "transpose" else None
         product = None if isinstance(given, core.Literal) else makers.get(given)
         if product is None or product.primitive.name != "dot_general":
@@ -243,89 +300,116 @@ def _absorb_transposes(jaxpr: core.Jaxpr) -> core.Jaxpr:
         changed = {"dimension_numbers": ((of_right, of_left), batch)}
         return product.replace(invars=[right, left], outvars=equation.outvars, params=params | changed)
 
-    turned: core.Jaxpr = jaxpr.replace(eqns=tuple(map(turn, jaxpr.eqns)))
-    return turned
+    absorbed: core.Jaxpr = jaxpr.replace(eqns=tuple(map(absorb, jaxpr.eqns)))
+    return absorbed
 
 
-def _leave_unreduced(jaxpr: core.Jaxpr, sums: Sequence[Any]) -> tuple[core.Jaxpr, Arrays]:
-    """Return a jaxpr whose sums over explicit mesh axes stay unreduced on devices, and the types of the sums.
+def _find_terms(jaxpr: core.Jaxpr, gradients: dict[Any, Any], fixed: Sequence[Any]) -> dict[Any, _Term]:
+    """Return the terms to add up for gradients of constants, by their variables.
 
-    Otherwise devices would communicate in each step.
+    Linear operations lead from terms to gradients. A gradient that needs several terms is added up itself,
+    unless devices would communicate for it in each step.
+
+    Arguments:
+        jaxpr: the reverse of a step.
+        gradients: the gradients by their names, which differ from the gradients for numbers.
+        fixed: the variables that are the same in each step.
     """
-    used = (*(atom for equation in jaxpr.eqns for atom in equation.invars), *jaxpr.outvars)
-    uses = Counter(atom for atom in used if isinstance(atom, core.Var))
-    kinds = {variable: variable.aval for variable in variables(sums)}
-
-    def change(equation: Any) -> Any:
-        names = _find_summed_axes(equation)
-        if not names or equation.outvars[0] not in kinds or uses[equation.outvars[0]] != 1:
-            return equation
-        kind = equation.outvars[0].aval
-        apart = kind.sharding.update(spec=kind.sharding.spec.update(unreduced=names))
-        kinds[equation.outvars[0]] = kind.update(sharding=apart)
-        return equation.replace(params=equation.params | {"out_sharding": apart})
-
-    changed = jaxpr.replace(eqns=tuple(map(change, jaxpr.eqns)))
-    return changed, tuple(
-        kinds[variable] if isinstance(variable, core.Var) else variable.aval for variable in sums
-    )
+    known = find_known(jaxpr, fixed)
+    makers = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    terms: dict[Any, _Term] = {}
+    for name, gradient in gradients.items():
+        needed, is_spread = _find_sources(name, makers, known)
+        if name is not gradient or (len(needed) != 1 and not is_spread):
+            needed = [_Term(name, (_Factor(gradient),))]
+        terms |= {term.variable: term for term in needed}
+    return terms
 
 
-def _find_summed_axes(equation: Any) -> frozenset[str]:
-    """Return the explicit axes of a mesh over which a product or a sum adds up."""
+def _find_sources(gradient: Any, makers: dict[Any, Any], known: set[Any]) -> tuple[list[_Term], bool]:
+    """Return the terms from which linear operations lead to a gradient, and whether devices communicate for it.
+
+    Devices communicate to add up rows in parts, and by operations.
+    """
+    sources: list[_Term] = []
+    pending, communicates = [gradient], False
+    while pending:
+        variable = pending.pop()
+        term = _make_term(variable, makers, known)
+        if term is None:
+            equation = makers[variable]
+            communicates |= equation.primitive.name in _COMMUNICATES
+            pending += [operand for operand in variables(equation.invars) if operand not in known]
+        else:
+            sources.append(term)
+    return sources, communicates or any(term.parts > 1 for term in sources)
+
+
+def _is_linear(equation: Any, makers: dict[Any, Any], known: set[Any]) -> bool:
+    """Return whether an operation is linear in those of its operands together that are not ``known``."""
+    given = [
+        not _is_zero(operand, makers) and (isinstance(operand, core.Literal) or operand in known)
+        for operand in equation.invars
+    ]
     match equation.primitive.name:
-        case "dot_general":
-            axes = equation.params["dimension_numbers"][0][0]
-        case "reduce_sum":
-            axes = equation.params["axes"]
-        case _:
-            return frozenset()
-    names = (equation.invars[0].aval.sharding.spec.partitions[axis] for axis in axes)
-    return frozenset(
-        name for given in names if given for name in (given if isinstance(given, tuple) else (given,))
-    )
+        case "mul":
+            return given.count(False) == 1
+        case "div":
+            return given == [False, True]
+        case "select_n":
+            return given[0] and not any(given[1:])
+    return equation.primitive.name in _LINEAR and not any(given)
 
 
-def _skip_linear(variable: Any, makers: dict[Any, Any]) -> Any:
-    """Return the variable from which only linear operations of one argument lead to ``variable``."""
-    while not isinstance(variable, core.Literal) and variable in makers:
-        equation = makers[variable]
-        is_linear = equation.primitive.name in _LINEAR or _keeps_size(equation)
-        if not is_linear or len(equation.outvars) != 1:
-            break
-        if isinstance(equation.invars[0], core.Literal):
-            break
-        variable = equation.invars[0]
-    return variable
+def _is_zero(atom: Any, makers: dict[Any, Any]) -> bool:
+    """Return whether a variable or literal is known to be zero."""
+    if isinstance(atom, core.Literal):
+        return not atom.val
+    equation = makers.get(atom)
+    if equation is None or equation.primitive.name != "broadcast_in_dim":
+        return False
+    return _is_zero(equation.invars[0], makers)
 
 
-def _keeps_size(equation: Any) -> bool:
-    """Return whether an operation is a sum over axes of one element."""
-    sizes = [variable_bytes(variable) for variable in (*equation.invars, *equation.outvars)]
-    return equation.primitive.name == "reduce_sum" and min(sizes) == max(sizes)
+def _make_term(variable: Any, makers: dict[Any, Any], known: set[Any]) -> _Term | None:
+    """Return a variable as a term, None if its operation is linear, so that other terms lead to it.
 
-
-def _find_factors(variable: Any, makers: dict[Any, Any], known: set[Any]) -> list[tuple[_Factor, _Factor]]:
-    """Return the factors of a variable that is an unbatched product of arrays of a step, [] if it is not.
-
-    Products of single rows are left out: compilers add them to a sum directly, which is quicker than a group.
+    Products of single rows are not formed from factors: compilers add them to a sum directly, which is quicker
+    than a group.
     """
-    if isinstance(variable, core.Literal) or variable not in makers:
-        return []
-    equation = makers[variable]
-    if equation.primitive.name != "dot_general":
-        return []
-    left, right = equation.invars
-    if any(isinstance(variable, core.Literal) or variable in known for variable in (left, right)):
-        return []
-    contracted, (batch, _) = equation.params["dimension_numbers"]
-    rows = math.prod(left.aval.shape[axis] for axis in contracted[0])
-    # The factors of a group must vary over the same devices.
-    apart = varying_axes(left.aval) != varying_axes(right.aval)
-    if rows == 1 or batch or apart or not left.aval.size * right.aval.size:
-        return []
-    first, second = (
-        (variable, _order(variable.aval.ndim, axes))
-        for variable, axes in zip((left, right), contracted, strict=True)
-    )
-    return [(first, second)]
+    itself = _Term(variable, (_Factor(variable),))
+    equation: Any = makers.get(variable)
+    if equation is None or not variables(equation.invars):
+        return itself
+    rows: tuple[tuple[int, ...], ...] = ()
+    operands, params = variables(equation.invars), equation.params
+    first = operands[0].aval
+    match equation.primitive.name:
+        case "reduce_sum" if variable.aval.size < first.size:
+            rows = (tuple(params["axes"]),)
+        case "dot_general" if len(operands) == 2 and known.isdisjoint(operands):
+            contracted, (batch, _) = params["dimension_numbers"]
+            second = operands[1].aval
+            # The factors of a group must vary over the same devices.
+            are_alike = varying_axes(first) == varying_axes(second)
+            has_rows = math.prod(first.shape[axis] for axis in contracted[0]) > 1
+            if has_rows and not batch and are_alike and first.size * second.size:
+                rows = tuple(contracted)
+    parts = _count_parts(first, rows[0]) if rows else 1
+    if rows and (parts > 1 or len(operands) == 2):
+        factors = tuple(_Factor(operand, axes, parts) for operand, axes in zip(operands, rows, strict=True))
+        return _Term(variable, factors, equation if len(operands) == 2 else None)
+    return None if not rows and _is_linear(equation, makers, known) else itself
+
+
+def _count_parts(kind: Any, rows: tuple[int, ...]) -> int:
+    """Return the number of parts of a sum over rows: one for each device over which a mesh spreads them."""
+    mesh, spec = kind.sharding.mesh, kind.sharding.spec.partitions
+    if any(spec[axis] for axis in rows[1:]):
+        return 1
+    names = spec[rows[0]]
+    if names is None:
+        # Compilers choose how to spread an array over automatic axes: assume that they spread its rows.
+        names = mesh.auto_axes
+    parts = math.prod(mesh.shape[name] for name in (names if isinstance(names, tuple) else (names,)))
+    return 1 if kind.shape[rows[0]] % parts else parts

@@ -283,4 +283,4 @@ class WhilePasses(Passes):
 
         first = tuple(held), steps, count, last, final, self.sums.start()
         *_, gradients, sums = lax.while_loop(lambda carry: carry[3] > 0, run, first)
-        return self.sums.finish(sums), gradients, ()
+        return self.sums.finish(sums, constants), gradients, ()

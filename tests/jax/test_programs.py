@@ -41,6 +41,15 @@ def steep(x: Any) -> Any:
 steep.defjvp(lambda primals, tangents: (steep(*primals), tangents[0] / (1 + jnp.abs(primals[0])) ** 2))
 
 
+@jax.custom_vjp
+def drifting(w: Any) -> Any:
+    """A function whose gradient is the same in each step."""
+    return w
+
+
+drifting.defvjp(lambda w: (w, w), lambda w, _: (w / 9,))
+
+
 def run_cell(inner: Callable[[Any], Any], scan: Any, w: Any, h: Any, xs: Any, **options: Any) -> Any:
     """A loss of a recurrent layer with some activation."""
     return jnp.sum(scan(lambda h, x: (inner(h @ w + x),) * 2, h, xs, **options)[1] ** 2)
@@ -121,6 +130,9 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "such a rule in a loop": partial(run_cell, in_a_loop),
     "a solver of differential equations": partial(run_cell, of_a_solver),
     "a surrogate gradient": partial(run_cell, lambda x: jnp.sin(x) + steep(x)),
+    "a gradient that is the same in each step": lambda scan, w, h, xs: (
+        scan(lambda h, x: (jnp.tanh(h @ drifting(w) + x @ w), h), h, xs)[1] ** 2
+    ).sum(),
     "a checkpoint in the step": partial(run_cell, jax.checkpoint(jnp.tanh)),
     "samples in the step": partial(run_cell, jax.vmap(jnp.tanh, 1, 1)),
     "products of one precision": partial(
