@@ -92,13 +92,17 @@ def _differentiate_loop(primals: Sequence[Any], tangents: Sequence[Any], *, loop
     moving = pick(tangents, wanted)
     passes: Passes | None = None
     kept: Arrays = ()
-    # While JAX linearizes a function, tangents are unknown.
-    if any(isinstance(tangent, partial_eval.JaxprTracer) for tangent in moving):
+    if _are_unknown(moving):
         passes, results, kept = _sweep(loop, wanted, primals)
     else:
         results = tuple(_loop.bind(*primals, loop=loop))
     moved = _tangent.bind(*kept, *primals, *moving, loop=loop, wanted=wanted, passes=passes)
     return results, _with_zeros(kinds, moved)
+
+
+def _are_unknown(tangents: Sequence[Any]) -> bool:
+    """Return whether any tangent is unknown, which holds while JAX linearizes a function."""
+    return any(isinstance(tangent, partial_eval.JaxprTracer) for tangent in tangents)
 
 
 batching.fancy_primitive_batchers[_loop] = _batch_loop
@@ -290,9 +294,24 @@ def _differentiate_pass(
     indices = _find_moving(tangents)
     push, given = _forward_mode(core.jaxpr_as_fun(jaxpr), indices), (*arguments, *pick(tangents, indices))
     moved = _bind_pass(push, given, passes=passes, is_sweep=False)
-    return _pass.bind(*arguments, jaxpr=jaxpr, passes=passes, is_sweep=is_sweep), _with_zeros(
-        jaxpr.out_avals, moved
-    )
+    results = _pass.bind(*arguments, jaxpr=jaxpr, passes=passes, is_sweep=is_sweep)
+    of_results = _with_zeros(jaxpr.out_avals, moved)
+    if is_sweep and _are_unknown(pick(tangents, indices)):
+        # The gradient of the value that comes with a gradient: the results of a sweep are those of the loop.
+        of_loop = _differentiate_results(arguments, tangents, loop=passes.loop)
+        of_results[: len(of_loop)] = of_loop
+    return results, of_results
+
+
+def _differentiate_results(arguments: Sequence[Any], tangents: Sequence[Any], *, loop: Loop) -> list[Any]:
+    """Return the tangents of the results of a sweep, which have a reverse mode of their own."""
+    # The constants of the sweep come first.
+    first = len(arguments) - loop.first - len(loop.body.in_avals)
+    primals, given = arguments[first:], tangents[first:]
+    kinds = _find_kinds(*map(jax.typeof, primals), loop=loop)[0]
+    wanted = tuple(index for index in _find_moving(given) if index >= loop.first)
+    moved = _tangent.bind(*primals, *pick(given, wanted), loop=loop, wanted=wanted, passes=None)
+    return _with_zeros(kinds, moved)
 
 
 def _refuse_transpose(incoming: Sequence[Any], *arguments: Any, **_: Any) -> list[Any]:

@@ -75,6 +75,9 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
         (w,),
         (w,),
     ),
+    "grad of a value beside its grad": lambda scan, w: jax.grad(
+        lambda one: jax.value_and_grad(lambda other: loss(scan, other))(one)[0]
+    )(w),
     "grad of jvp": lambda scan, w: jax.grad(
         lambda one: jax.jvp(lambda other: loss(scan, other), (one,), (w,))[1]
     )(w),
