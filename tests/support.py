@@ -41,7 +41,7 @@ from ckptplan.model.workload import ACTION_TIMES, Calibration
 from ckptplan.paper.setting import load_paper_setting
 from ckptplan.recursion.growing import CachedGrowth, growth_ratio
 from ckptplan.report.blocks import Block
-from ckptplan.report.console import draw_blocks
+from ckptplan.report.console import write_blocks
 from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.search.question import Question
@@ -439,7 +439,7 @@ def strings_of_code(tree: ast.Module) -> Iterator[str]:
 
 def told(blocks: Iterable[Block], *, width: int = 160) -> str:
     """Return blocks as a console prints them."""
-    return "".join(f"{line.plain}\n" for line in draw_blocks(blocks, width=width))
+    return write_blocks(blocks, width=width)
 
 
 def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_bytes: str = "230 kB") -> Plan:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module, metadata
 from inspect import getdoc
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ckptplan.cli.command import Command, Group, takes_groups
+from ckptplan.errors import Infeasible
 from ckptplan.version import __version__
 
 #: Each command in the order of the help: its module, modules to import early, and an example, which tests run.
@@ -54,6 +55,21 @@ GROUPS: Mapping[str, tuple[str, str]] = {
 }
 
 
+class _PlanningCommand(Command):
+    """A command that writes the page that was asked for, with the reason, if nothing fits."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises Infeasible after the page is written."""
+        try:
+            return super().invoke(ctx)
+        except Infeasible as error:
+            if ctx.params.get("html") is not None:
+                from ckptplan.cli.output import write_reason
+
+                write_reason(ctx.params["html"], error)
+            raise
+
+
 def make_app(*words: str) -> typer.Typer:
     """Return the application with the commands that begin with ``words``. Only their modules are imported."""
     groups = {name: _make_group(name, *group) for name, group in GROUPS.items()}
@@ -70,7 +86,7 @@ def make_app(*words: str) -> typer.Typer:
             # Join the lines of paragraphs, which the terminal breaks at its own width.
             about = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(command) or "")
             group = groups.get(owner, app)
-            add = group.command(name, cls=Command, help=about, epilog=_make_epilog(path, arguments))
+            add = group.command(name, cls=_PlanningCommand, help=about, epilog=_make_epilog(path, arguments))
             add(takes_groups(command))
     for name, group in groups.items():
         if group.registered_commands:

@@ -9,10 +9,10 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, WishOptions, count, option
-from ckptplan.cli.output import OutputOptions, PageOptions, PictureOptions, explained, publish
+from ckptplan.cli.output import OutputOptions, PageOptions, PictureOptions, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
-from ckptplan.report.views import make_view
+from ckptplan.report.formats import make_view
 from ckptplan.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -26,12 +26,11 @@ def optimize(*, job: JobOptions, wishes: WishOptions, page: PageOptions, output:
     the plan is written.
     """
     ranked = _rank(job, wishes)
-    with explained(page.html, lambda: ranked.request.case):
-        plan = ranked.best()
+    plan = ranked.best()
     # The table and the page show the other strategies. JSON and CSV need not wait for them.
     view = make_view(plan, compared=cache(ranked.by_strategy), unsearched=ranked.unsearched)
     interrupted = "only the best plan so far, without a bound" if ranked.interrupted else None
-    publish(view, output, page, job=job, interrupted=interrupted)
+    publish(view, output, page, interrupted=interrupted)
 
 
 def _rank(job: JobOptions, wishes: WishOptions, *, every: bool = False) -> Ranking:
@@ -58,9 +57,6 @@ def _parse_prices(text: str) -> dict[str, float]:
     return prices
 
 
-_ABOUT_PRICES = "Price of an hour, for all machines or as name=price, separated by commas."
-
-
 def compare(
     *,
     job: JobOptions,
@@ -68,7 +64,8 @@ def compare(
     regret: Annotated[bool, typer.Option(help="Show how far above the optimum each strategy is.")] = False,
     picture: PictureOptions,
     prices: Annotated[
-        list[Any] | None, option("PRICES", _ABOUT_PRICES, "--price-per-hour", parser=_parse_prices)
+        list[Any] | None,
+        option("PRICES", "Price of an hour: 2.50, or name=2.50,...", "--price-per-hour", parser=_parse_prices),
     ] = None,
     deadline: Annotated[str | None, option("TIME", "Time that the run may take, as '8 h'.")] = None,
     batches: Annotated[int | None, count("Batches of the run (default: one).", most=10**12)] = None,
@@ -84,7 +81,7 @@ def compare(
         ranked = _rank(job, wishes, every=True)
         view = make_view(ranked.by_strategy(), regret=regret)
         interrupted = "only the strategies found so far, without a bound" if ranked.interrupted else None
-        publish(view, output, picture, job=job, interrupted=interrupted)
+        publish(view, output, picture, interrupted=interrupted)
         return
     if regret:
         problem = "compares strategies on one machine"
@@ -104,11 +101,7 @@ def compare(
             **wishes.read(),
             progress=progress,
         )
-    publish(make_view(comparison), output, picture, job=job)
-
-
-_ABOUT_POINTS = "List the best plans within so many budgets (default: 400)."
-_ABOUT_RESOLUTION = "List plans that differ by this share in memory or time, as '1%'."
+    publish(make_view(comparison), output, picture)
 
 
 def pareto(
@@ -118,17 +111,12 @@ def pareto(
         int | None, option("SIZE", "Pick the best plan within this local memory.", parser=parse_bytes)
     ] = None,
     picture: PictureOptions,
-    plot_all: Annotated[
-        bool, typer.Option(help="Draw strategies in colour that are best nowhere, too.")
-    ] = False,
+    plot_all: Annotated[bool, typer.Option(help="Draw every strategy in colour.")] = False,
     bounds: LimitOptions,
-    objective: Annotated[
-        Literal["time", "memory", "balanced"],
-        option("NAME", "The best plan: least time, least memory, or balanced: the knee."),
-    ] = "time",
-    points: Annotated[int | None, option("NUMBER", _ABOUT_POINTS)] = None,
+    objective: options.Objective = "time",
+    points: Annotated[int | None, option("NUMBER", "Number of budgets (default: 400).")] = None,
     exact: Annotated[bool, typer.Option(help="List every plan of the front, up to T = 100,000.")] = False,
-    resolution: Annotated[str | None, option("SHARE", _ABOUT_RESOLUTION)] = None,
+    resolution: Annotated[str | None, option("SHARE", "Least difference of plans, as '1%'.")] = None,
     output: OutputOptions,
 ) -> None:
     """Show the front of local memory and time, of each strategy and of all together.
@@ -145,28 +133,27 @@ def pareto(
     if at is not None:
         # The picture marks this budget, and solved strategies are solved for it.
         wishes["local_bytes"] = at
-    with explained(picture.html, job.load):
-        case = job.load()
-        with progress_bar("solving budget by budget") as progress:
-            front = find(
-                case.workload,
-                case.profile,
-                **wishes,
-                points=points,
-                exact=exact,
-                resolution=resolution,
-                progress=progress,
-            )
-        if not len(front):
-            # No plan keeps the limits of remote memory or overhead. This call raises the reason.
-            front.at(2**62)
-        plan = None if at is None else front.best
+    case = job.load()
+    with progress_bar("solving budget by budget") as progress:
+        front = find(
+            case.workload,
+            case.profile,
+            **wishes,
+            points=points,
+            exact=exact,
+            resolution=resolution,
+            progress=progress,
+        )
+    if not len(front):
+        # No plan keeps the limits of remote memory or overhead. This call raises the reason.
+        front.at(2**62)
+    plan = None if at is None else front.best
     view = make_view(front, every=plot_all)
     if plan is None:
-        publish(view, output, picture, job=job)
+        publish(view, output, picture)
     else:
         compare_once = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
-        publish(make_view(plan, compared=compare_once), output, job=job)
+        publish(make_view(plan, compared=compare_once), output)
         picture.draw(view)
 
 
@@ -199,7 +186,7 @@ def largest(
         )
     is_interrupted = any(reach.interrupted for reach in reaches.values())
     interrupted = "only the largest values found so far" if is_interrupted else None
-    publish(make_view(reaches), output, picture, job=job, interrupted=interrupted)
+    publish(make_view(reaches), output, picture, interrupted=interrupted)
 
 
 def sensitivity(
@@ -207,13 +194,8 @@ def sensitivity(
     plan: Annotated[str | None, options.PLAN] = None,
     job: JobOptions,
     budgets: BudgetOptions,
-    model: Annotated[
-        Literal["exact", "paper"] | None,
-        typer.Option(help="As for optimize; the exact model by default."),
-    ] = None,
-    uncertainty: Annotated[
-        str | None, option("SHARE", "Add error bars: the uncertainty of every time, as '10%'.")
-    ] = None,
+    model: Annotated[Literal["exact", "paper"] | None, typer.Option(help="As for optimize.")] = None,
+    uncertainty: Annotated[str | None, option("SHARE", "Error bars if times are so uncertain: '10%'.")] = None,
     picture: PictureOptions,
     output: OutputOptions,
 ) -> None:
@@ -226,17 +208,15 @@ def sensitivity(
     from ckptplan.studies.sensitivity import sensitivity as vary
 
     wishes = {**budgets.read(), "model": model, "uncertainty": uncertainty}
-    if plan is not None:
+    if plan is None:
+        case = job.load()
+        wishes |= {"workload": case.workload, "profile": case.profile}
+    else:
         from ckptplan.storage.plans import load_plan
 
         given = {"--T" if name == "steps" else f"--{name}": value for name, value in vars(job).items()}
         options.keep_apart({**given, "PLAN": plan})
-        given_plan = load_plan(plan)
-        with explained(picture.html, lambda: given_plan), progress_bar("varying the inputs") as progress:
-            study = vary(plan=given_plan, **wishes, progress=progress)
-        publish(make_view(study), output, picture)
-        return
-    with explained(picture.html, job.load), progress_bar("varying the inputs") as progress:
-        case = job.load()
-        study = vary(case.workload, case.profile, **wishes, progress=progress)
-    publish(make_view(study), output, picture, job=job)
+        wishes["plan"] = load_plan(plan)
+    with progress_bar("varying the inputs") as progress:
+        study = vary(**wishes, progress=progress)
+    publish(make_view(study), output, picture)

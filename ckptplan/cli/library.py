@@ -20,7 +20,7 @@ from ckptplan.cli.measure import CellName, CellOptions, name_content, write_coun
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatOption, OutputOptions, note, publish
 from ckptplan.errors import InputError
-from ckptplan.report.views import make_view
+from ckptplan.report.formats import make_view
 from ckptplan.storage.files import write_text
 from ckptplan.storage.library import Shelf, list_names
 from ckptplan.units import MAX_BYTES, parse_bytes, parse_fraction, parse_seconds
@@ -88,43 +88,31 @@ def show_workloads(*, name: Annotated[str, _named("workloads")], output: OutputO
     publish(make_view(load_workload(name)), output)
 
 
-_ABOUT_KIND = "Derive the sizes of such a network by formulas, without PyTorch: gru, lstm, snn or convlstm."
-
-
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions(CellOptions):
     """A cell to count, or a kind of network whose sizes follow by formulas."""
 
     cell: CellName = ""
-    kind: Annotated[Kind | None, option("NAME", _ABOUT_KIND)] = None
-    nir: Annotated[str | None, option("PATH", "A network in a NIR file, as snnTorch exports.", parser=Read)] = (
-        None
-    )
+    kind: Annotated[Kind | None, option("NAME", "Sizes by formulas: gru, lstm, snn or convlstm.")] = None
+    nir: Annotated[str | None, option("PATH", "A network in a NIR file.", parser=Read)] = None
     layers: Annotated[int, count("Layers of --kind, which share --neurons.")] = 1
     height: Annotated[int | None, count("Rows of the images of a convlstm.")] = None
     width: Annotated[int | None, count("Columns of the images of a convlstm.")] = None
     kernel: Annotated[int | None, count("Rows of the filters of a convlstm.")] = None
     input_bits: Annotated[int | None, count("Bits of an input value; 1 for spikes.", most=64)] = None
     input_storage: Annotated[
-        Literal["streamed", "generated"] | None,
-        option("NAME", "Inputs that are streamed from remote memory, or generated for each step."),
+        Literal["streamed", "generated"] | None, option("NAME", "Inputs come from remote memory, or from code.")
     ] = None
     outputs: Annotated[int | None, count("Output values per step that are kept.")] = None
     output_bits: Annotated[int | None, count("Bits of an output value; 1 for spikes.", most=64)] = None
-    output_storage: Annotated[
-        Literal["streamed"] | None, option("NAME", "Outputs that are streamed to remote memory.")
-    ] = None
+    output_storage: Annotated[Literal["streamed"] | None, option("NAME", "Outputs go to remote memory.")] = None
     activity: Annotated[
-        float | None,
-        option("SHARE", "Largest share of neurons of an snn that spike in a step.", parser=parse_fraction),
+        float | None, option("SHARE", "Most neurons of an snn that spike in a step.", parser=parse_fraction)
     ] = None
     dtype: Annotated[
-        Literal["float64", "float32", "float16", "bfloat16"],
-        option("NAME", "Type of numbers of --kind: float64, float32, float16 or bfloat16."),
+        Literal["float64", "float32", "float16", "bfloat16"], option("NAME", "Type of numbers of --kind.")
     ] = "float32"
-    profile: Annotated[str, option("NAME|PATH", "The machine for which times are estimated.", parser=Read)] = (
-        "nvidia-a100-80gb"
-    )
+    profile: Annotated[str, option("NAME|PATH", "Estimate times for it.", parser=Read)] = "nvidia-a100-80gb"
 
 
 def _time(about: str) -> Any:
@@ -254,9 +242,7 @@ class ProfileNumbers:
     units: Annotated[int | None, count("Tiles or cores with memory of their own.")] = None
     local_bytes: Annotated[str | None, option("SIZE", "Memory of one unit, as '24 GB'.")] = None
     headroom: Annotated[str | None, option("SHARE", "Share of it to leave free, as '10%'.")] = None
-    remote_bytes: Annotated[str | None, option("SIZE", "Remote memory in all, or 'unbounded'; 0 for none.")] = (
-        None
-    )
+    remote_bytes: Annotated[str | None, option("SIZE", "Remote memory in all, or 'unbounded'.")] = None
     write_bytes_per_second: Annotated[str | None, option("RATE", "Local to remote, as '12 GB/s'.")] = None
     read_bytes_per_second: Annotated[str | None, option("RATE", "Remote to local.")] = None
     latency_seconds: Annotated[str | None, option("TIME", "Start of a message, as '10 us'.")] = None
@@ -279,8 +265,6 @@ _QUESTIONS = {
     "local_bytes_per_second": ("Peak rate of local memory", "1 TB/s"),
     "launch_seconds": ("Time to start a kernel", "5 us"),
 }
-_ABOUT_MEASURE = "Time this folder: it is remote memory, at the rates of its device."
-_ABOUT_STATE = "Of the states that --measure writes and reads."
 
 
 def new_profiles(
@@ -288,11 +272,11 @@ def new_profiles(
     profile: Annotated[
         str | None, options.pick("hardware_profiles", "Take what is not given from this profile.", "--like")
     ] = None,
-    measure: Annotated[str | None, option("DIR", _ABOUT_MEASURE)] = None,
+    measure: Annotated[str | None, option("DIR", "Time this folder, which is remote memory.")] = None,
     state_bytes: Annotated[
         int,
         options.above_zero(
-            "SIZE", _ABOUT_STATE, parse_bytes, most=MAX_BYTES, accepted="more than 0 B, as '16 MiB'"
+            "SIZE", "States of --measure.", parse_bytes, most=MAX_BYTES, accepted="more than 0 B"
         ),
     ] = 2**24,
     numbers: ProfileNumbers,

@@ -17,7 +17,7 @@ from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, PageOpt
 from ckptplan.cli.plans import traced
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
-from ckptplan.report.views import make_view
+from ckptplan.report.formats import make_view
 from ckptplan.units import MAX_STEPS
 
 if TYPE_CHECKING:
@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 #: The default number of rounds, and the least number, which quartiles need.
 REPEATS, LEAST_REPEATS = 5, 3
-_ABOUT_CELL = (
-    "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md); jax:lif and so on in JAX."
-)
-_ABOUT_COMPILE = "Compile pieces of so many steps; the workload's steps are then pieces."
-_ABOUT_REPEATS = f"Rounds (default: {REPEATS})."
-_ABOUT_REMOTE = "Measure this folder as remote memory, not host memory; in wall time."
-_ABOUT_TOLERANCE = "Tolerance of later validations; rounds that differ by half of it are noisy."
+_ABOUT_CELL = "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md); in JAX, jax:lif."
 CellName = Annotated[
     str, option("NAME|MODULE:FACTORY", _ABOUT_CELL, autocompletion=lambda: ["gru", "lif", "lstm", "rnn"])
 ]
@@ -48,16 +42,12 @@ class CellOptions:
     neurons: Annotated[int, count("Neurons, or units.")] = 256
     inputs: Annotated[int, count("Inputs per step.")] = 64
     steps: Annotated[int, count("Time steps T of the workload.", most=MAX_STEPS)] = 4096
-    compile: Annotated[int | None, count(_ABOUT_COMPILE, most=MAX_STEPS)] = None
+    compile: Annotated[int | None, count("Compile pieces of so many steps.", most=MAX_STEPS)] = None
     device: Annotated[Device, typer.Option(help="Where to run.")] = "cpu"
     thread_count: options.Threads = None
     seed: Annotated[int, count("Random seed of weights and data.", most=2**63 - 1, least=0)] = 0
-    tape: Annotated[
-        str | None, option("KIND", "Of a cell of JAX: residuals, products or states (docs/jax.md).")
-    ] = None
-    max_seconds: Annotated[
-        float, options.time_limit("Measure nothing if it would take longer; the refusal says what would fit.")
-    ] = 120
+    tape: Annotated[str | None, option("KIND", "In JAX: residuals, products or states.")] = None
+    max_seconds: Annotated[float, options.time_limit("Measure nothing if it would take longer.")] = 120
 
     def read(self) -> dict[str, Any]:
         """Return keyword arguments to measure or count the cell. Raises InputError that names the option."""
@@ -76,21 +66,17 @@ class CellOptions:
 def calibrate(
     *,
     cell: CellOptions,
-    repeats: Annotated[int | None, count(_ABOUT_REPEATS, least=LEAST_REPEATS, most=1000)] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A few seconds: few rounds and sizes; times to 10 % at best.")
-    ] = False,
-    remote_dir: Annotated[str | None, option("DIR", _ABOUT_REMOTE)] = None,
-    bytes_only: Annotated[
-        bool, typer.Option(help="Count sizes only: times are assumed, no profile is written.")
-    ] = False,
-    tolerance: Annotated[float, options.tolerance(_ABOUT_TOLERANCE)] = 0.1,
+    repeats: Annotated[
+        int | None, count(f"Rounds (default: {REPEATS}).", least=LEAST_REPEATS, most=1000)
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="A few seconds; times to 10 % at best.")] = False,
+    remote_dir: Annotated[str | None, option("DIR", "Measure this folder as remote memory.")] = None,
+    bytes_only: Annotated[bool, typer.Option(help="Count sizes only: no profile is written.")] = False,
+    tolerance: Annotated[float, options.tolerance("Rounds that differ by half of it are noisy.")] = 0.1,
     strict: Annotated[bool, typer.Option(help="Write nothing, and exit 4, if the machine is noisy.")] = False,
     format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
-    profile_out: Annotated[
-        str | None, option("FILE", "The profile (default: my-machine.toml).", parser=Written)
-    ] = None,
+    profile_out: Annotated[str | None, option("FILE", "The profile.", parser=Written)] = None,
 ) -> None:
     """Measure a cell on this machine: bytes are counted, times fitted over several sizes.
 
@@ -201,11 +187,6 @@ def _quote_path(path: str) -> str:
 
 #: Exit status if a prediction is outside its tolerance.
 OUTSIDE = 4
-_ABOUT_OVERHEAD = (
-    "Tolerance of the time added to base, as a share of the longer of the predicted and measured time."
-)
-_ABOUT_STORE = "Keep remote checkpoints in this folder, not in host memory; in wall time."
-_ABOUT_SECONDS = "Run nothing if it would take longer (default: 600; 60 for other hardware)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,16 +194,14 @@ class RunOptions:
     """How a plan runs, and how far measurements may be from predictions."""
 
     tolerance: Annotated[float, options.tolerance("Tolerance of times beyond their intervals.")] = 0.1
-    overhead_tolerance: Annotated[float, options.tolerance(_ABOUT_OVERHEAD)] = 0.03
+    overhead_tolerance: Annotated[float, options.tolerance("Tolerance of the time added to base.")] = 0.03
     memory_tolerance: Annotated[float, options.tolerance("How far the live peak may be off.")] = 0.05
     regret: Annotated[bool, typer.Option(help="Run the best plan of each other strategy, too.")] = False
     repeats: Annotated[int, count("Rounds; times are their lower quartiles.", most=1000)] = 5
-    device: Annotated[Device | None, typer.Option(help="Where to run (default: where it was calibrated).")] = (
-        None
-    )
+    device: Annotated[Device | None, typer.Option(help="Where to run (default: as calibrated).")] = None
     thread_count: options.Threads = None
-    remote_dir: Annotated[str | None, option("DIR", _ABOUT_STORE)] = None
-    max_seconds: Annotated[float | None, options.time_limit(_ABOUT_SECONDS)] = None
+    remote_dir: Annotated[str | None, option("DIR", "Keep remote checkpoints in this folder.")] = None
+    max_seconds: Annotated[float | None, options.time_limit("Run nothing if it would take longer.")] = None
 
 
 def validate(
@@ -230,12 +209,8 @@ def validate(
     plan: options.PlanFile,
     runs: RunOptions,
     strict: Annotated[bool, typer.Option(help="Exit 4 if anything is too noisy to judge, too.")] = False,
-    cell: Annotated[
-        str | None, option("NAME(...)", "Run this cell, not the workload's: 'gru(neurons=256)'.")
-    ] = None,
-    trust_cell: Annotated[
-        bool, typer.Option(help="Import and run the factory that the plan names: its author's code.")
-    ] = False,
+    cell: Annotated[str | None, option("NAME(...)", "Run this cell: 'gru(neurons=256)'.")] = None,
+    trust_cell: Annotated[bool, typer.Option(help="Run the factory that the plan names.")] = False,
     trace: options.Trace = None,
     page: PageOptions,
     output: OutputOptions,

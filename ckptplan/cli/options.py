@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
 
-#: The default profile and workload. A table names the workload if it is the default.
+#: The default profile and workload.
 DEFAULT_PROFILE, DEFAULT_WORKLOAD = "ipu-mk2", "paper-snn"
 
 
@@ -113,20 +113,13 @@ def pick_several(shelf: Shelf, about: str, *names: str) -> Any:
     return option("NAME|PATH", about, *names, autocompletion=complete, parser=split_names)
 
 
-Model = Annotated[
-    Literal["exact", "paper"],
-    typer.Option(
-        help="Choose by the exact model or by the paper's printed equations. Equation (10) is corrected: as "
-        "printed, it gives negative numbers of messages for hierarchical."
-    ),
-]
-PLAN = typer.Argument(
-    metavar="PLAN",
-    help="A plan file, as optimize -o writes it; '-' for standard input.",
-    parser=Read,
-    show_default=False,
-)
+_ABOUT_PLAN = "A plan file, as optimize -o writes it; '-' for standard input."
+PLAN = typer.Argument(metavar="PLAN", help=_ABOUT_PLAN, parser=Read, show_default=False)
 PlanFile = Annotated[str, PLAN]
+Objective = Annotated[
+    Literal["time", "memory", "balanced"],
+    option("NAME", "Least time, least memory, or balanced: the knee of both."),
+]
 Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
 _ABOUT_TRACE = "Write the timeline for Perfetto, as JSON: simulated, and measured if there is one."
 Trace = Annotated[str | None, option("FILE", _ABOUT_TRACE, parser=parse_side_file)]
@@ -196,34 +189,26 @@ def _join_names(given: list[list[str]], option: str, shelf: Shelf) -> list[str]:
     return list(dict.fromkeys(expanded))
 
 
+_ABOUT_STRATEGIES = "Names separated by commas, or 'paper', 'regular', 'closed', 'all'."
+_ABOUT_CACHE = "Steps whose caches stay: all, last, segment, none; or offloaded (default: the best)."
+
+
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
     """Options of every command that plans: memory budgets and strategies. Subclasses add more."""
 
-    local_bytes: Annotated[
-        str | None, option("SIZE", "Local budget of one unit, as '300 KiB' (default: the profile's).")
-    ] = None
-    headroom: Annotated[
-        str | None,
-        option(
-            "SHARE",
-            "Share of local memory to leave free, as '10%' (default: the profile's; none of --local-bytes).",
-        ),
-    ] = None
-    remote_bytes: Annotated[
-        str | None, option("SIZE", "Remote budget of all units, as '16 GiB', or 'unbounded'.")
-    ] = None
+    local_bytes: Annotated[str | None, option("SIZE", "Local budget of a unit (default: the profile's).")] = (
+        None
+    )
+    headroom: Annotated[str | None, option("SHARE", "Share of it to leave free (default: the profile's).")] = (
+        None
+    )
+    remote_bytes: Annotated[str | None, option("SIZE", "Remote budget, as '16 GiB', or 'unbounded'.")] = None
     strategies: Annotated[
-        str | None,
-        option(
-            "NAMES",
-            "Names separated by commas, or 'paper', 'regular', 'closed', 'all'.",
-            autocompletion=complete_list(describe_strategies),
-        ),
+        str | None, option("NAMES", _ABOUT_STRATEGIES, autocompletion=complete_list(describe_strategies))
     ] = None
     cache: Annotated[
-        Literal["all", "last", "segment", "none", "offloaded"] | None,
-        option("NAME", "Steps whose caches stay: all, last, segment, none; or offloaded (default: the best)."),
+        Literal["all", "last", "segment", "none", "offloaded"] | None, option("NAME", _ABOUT_CACHE)
     ] = None
 
     def read(self) -> dict[str, Any]:
@@ -240,10 +225,7 @@ class LimitOptions(BudgetOptions):
     ] = None
     effort: Annotated[
         Literal["quick", "thorough"],
-        option(
-            "NAME",
-            "How long to search for optimal schedules: quick (tenths of a second) or thorough (a minute).",
-        ),
+        option("NAME", "Search for tenths of a second (quick) or a minute (thorough)."),
     ] = "quick"
 
 
@@ -251,11 +233,10 @@ class LimitOptions(BudgetOptions):
 class WishOptions(LimitOptions):
     """All options of a plan: budgets, limits, objective and model."""
 
-    objective: Annotated[
-        Literal["time", "memory", "balanced"],
-        option("NAME", "Least time, least local memory, or balanced: the knee between both."),
-    ] = "time"
-    model: Model = "exact"
+    objective: Objective = "time"
+    model: Annotated[
+        Literal["exact", "paper"], typer.Option(help="Choose by the exact model, or by the paper's equations.")
+    ] = "exact"
 
 
 def keep_apart(given: Mapping[str, object]) -> None:

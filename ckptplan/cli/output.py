@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +11,7 @@ import typer
 
 from ckptplan.cli.command import Written, parse_side_file
 from ckptplan.cli.environment import write_error
-from ckptplan.cli.options import DEFAULT_WORKLOAD, JobOptions, command_line, option
+from ckptplan.cli.options import command_line, option
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.report.formats import FORMATS, View, format_of_file
 from ckptplan.storage.files import write_text
@@ -22,8 +21,6 @@ from ckptplan.wording import put_on_one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ckptplan.cost.case import Case
-    from ckptplan.model.plan import Plan
     from ckptplan.report.blocks import Block
     from ckptplan.report.picture import Size
 
@@ -65,18 +62,17 @@ OutputFile = Annotated[
 ]
 PictureSize = Annotated[
     Literal["column", "page", "slide"],
-    option("NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),
+    option("NAME", "Size of the picture: column (3.4 inches), page or slide."),
 ]
-
-
-_ABOUT_PAGE = "Write a page to read, click and print, in one file that works offline."
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
     """The result as a page."""
 
-    html: Annotated[str | None, option("FILE", _ABOUT_PAGE, parser=parse_side_file)] = None
+    html: Annotated[str | None, option("FILE", "Write a page that works offline.", parser=parse_side_file)] = (
+        None
+    )
 
     def draw(self, view: View) -> None:
         """Write the requested page of a result. Raises InputError if it cannot be written."""
@@ -112,15 +108,13 @@ def publish(
     output: OutputOptions,
     page: PageOptions | None = None,
     *,
-    job: JobOptions | None = None,
     interrupted: str | None = None,
 ) -> None:
     """Write a result in the chosen format, with its page and picture if the options ask for them.
 
-    For a plan in the format table, print the table and write the plan as JSON to the file. The table names the
-    workload if the ``job`` has the default one. Raises InputError if a file cannot be written, and typer.Exit
-    with the status of Infeasible if nothing fits. With a note ``interrupted``, print the note and raise
-    KeyboardInterrupt.
+    For a plan in the format table, print the table and write the plan as JSON to the file. Raises InputError if
+    a file cannot be written, and typer.Exit with the status of Infeasible if nothing fits. With a note
+    ``interrupted``, print the note and raise KeyboardInterrupt.
     """
     path = output.file or "-"
     # A document without a kind is a plan.
@@ -128,9 +122,9 @@ def publish(
         FORMATS["json"].write(view, path)
         if path != "-":
             note(f"plan written to {path}")
-            _write(view, replace(output, file=None), job)
+            _write(view, replace(output, file=None))
     else:
-        _write(view, output, job)
+        _write(view, output)
         if path != "-":
             result = f"ckptplan: {view.unmet}; the reasons are in" if view.unmet else "result written to"
             note(f"{result} {path}")
@@ -143,7 +137,7 @@ def publish(
         raise KeyboardInterrupt
 
 
-def _write(view: View, output: OutputOptions, job: JobOptions | None) -> None:
+def _write(view: View, output: OutputOptions) -> None:
     """Write a result in the chosen format, by default the format that the name of the file implies."""
     kind, chosen = view.kind, FORMATS[output.format]
     if output.file and output.format == "table":
@@ -151,15 +145,9 @@ def _write(view: View, output: OutputOptions, job: JobOptions | None) -> None:
 
     def list_blocks() -> Iterator[Block]:
         from ckptplan.report.basis import count_basis, explain_basis
-        from ckptplan.report.blocks import Paragraph
 
         yield from view.blocks()
         yield from (explain_basis if output.basis else count_basis)(view.basis())
-        if job is not None and job.workload is None:
-            yield Paragraph(
-                f"Workload: {DEFAULT_WORKLOAD}, as none was named; --workload NAME plans another, and "
-                "ckptplan workloads list shows them."
-            )
 
     document = view.document if kind is None else lambda: add_envelope(kind, view.document())
     chosen.write(replace(view, blocks=list_blocks, document=document), output.file or "-")
@@ -192,21 +180,13 @@ def write_page(path: str, *views: View) -> None:
         note(f"page written to {path}")
 
 
-@contextmanager
-def explained(path: str | None, load: Callable[[], Case | Plan]) -> Iterator[None]:
-    """If the block raises Infeasible, write a page with the reason to ``path``, and raise it again."""
-    try:
-        yield
-    except Infeasible as error:
-        if path is not None:
-            from ckptplan.report.blocks import Paragraph
-            from ckptplan.report.fields import name_job
-            from ckptplan.report.infeasible import format_infeasible
+def write_reason(path: str, error: Infeasible) -> None:
+    """Write a page that says why nothing fits."""
+    from ckptplan.report.blocks import Paragraph
+    from ckptplan.report.infeasible import format_infeasible
 
-            job, reason = load(), Paragraph(format_infeasible(error), style="warning")
-            title = name_job(job.workload, job.profile)
-            write_page(path, View(kind="reasons", heading="Nothing fits", title=title, blocks=lambda: [reason]))
-        raise
+    reason = Paragraph(format_infeasible(error), style="warning")
+    write_page(path, View(kind="reasons", heading="Nothing fits", title=error.subject, blocks=lambda: [reason]))
 
 
 def save_picture(path: str, draw: Callable[[Size], Figure], size: str) -> None:

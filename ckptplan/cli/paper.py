@@ -28,21 +28,15 @@ def _make_folder(name: str) -> str:
     return name
 
 
-_ABOUT_PICTURES = "Draw all figures, or only that of --figure, into this folder."
-_ABOUT_MARKDOWN = "Write claims and figures as a page that links to the pictures."
-
-
 def paper(
     *,
-    figure: Annotated[
-        int | None, count("Show the numbers behind this figure instead of the claims.", least=2, most=5)
-    ] = None,
-    pictures: Annotated[str | None, option("FOLDER", _ABOUT_PICTURES, parser=_make_folder)] = None,
-    picture_format: Annotated[
-        Literal["png", "svg", "pdf"], typer.Option(help="File format of pictures.")
-    ] = "png",
+    figure: Annotated[int | None, count("Show the numbers behind this figure.", least=2, most=5)] = None,
+    pictures: Annotated[str | None, option("FOLDER", "Draw figures into it.", parser=_make_folder)] = None,
+    picture_format: Annotated[Literal["png", "svg", "pdf"], typer.Option(help="Of pictures.")] = "png",
     size: PictureSize = "page",
-    markdown: Annotated[str | None, option("FILE", _ABOUT_MARKDOWN, parser=Written)] = None,
+    markdown: Annotated[
+        str | None, option("FILE", "Write claims and figures as a page.", parser=Written)
+    ] = None,
     output: OutputOptions,
 ) -> None:
     """Compare the claims of arXiv 2412.11810 with the model's numbers, and draw the content of its figures.

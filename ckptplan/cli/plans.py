@@ -17,8 +17,7 @@ from ckptplan.cli.options import command_line, count, option
 from ckptplan.cli.output import OutputFile, OutputOptions, PictureOptions, note, picture_option, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
-from ckptplan.report.formats import json_text
-from ckptplan.report.views import make_view
+from ckptplan.report.formats import json_text, make_view
 from ckptplan.storage.files import replace_file, write_text
 
 if TYPE_CHECKING:
@@ -44,22 +43,17 @@ def _read_lengths(value: str) -> tuple[int, int]:
     return int(ends[0]), int(ends[1])
 
 
-_ABOUT_LENGTHS = "With --online: the lengths (default: 1:5000)."
-
-
 def simulate(
     *,
     plan: Annotated[str | None, options.PLAN] = None,
-    schedule: Annotated[
-        str | None, option("FILE", "Play this schedule at the plan's costs and limits.", parser=Read)
-    ] = None,
+    schedule: Annotated[str | None, option("FILE", "Play this schedule, not the plan's.", parser=Read)] = None,
     trace: options.Trace = None,
     gantt: Annotated[str | None, picture_option("Draw the timeline")] = None,
-    online: Annotated[
-        bool, typer.Option("--online", help="In place of a plan: sequences whose length nobody knows.")
-    ] = False,
+    online: Annotated[bool, typer.Option("--online", help="Sequences whose length nobody knows.")] = False,
     slots: Annotated[int | None, count("With --online: the states that are held at a time.")] = None,
-    lengths: Annotated[Any, option("FIRST:LAST", _ABOUT_LENGTHS, "--T", parser=_read_lengths)] = None,
+    lengths: Annotated[
+        Any, option("FIRST:LAST", "With --online: the lengths.", "--T", parser=_read_lengths)
+    ] = None,
     plot: Annotated[str | None, picture_option("With --online: draw the factor")] = None,
     size: out.PictureSize = "page",
     output: OutputOptions,
@@ -152,8 +146,7 @@ def schedule(
     *,
     plan: options.PlanFile,
     format_: Annotated[
-        Literal["jsonl", "csv"] | None,
-        typer.Option(help="One JSON object or CSV row per action (default: by the file's name)."),
+        Literal["jsonl", "csv"] | None, typer.Option(help="One JSON object or CSV row per action.")
     ] = None,
     output: OutputFile = None,
 ) -> None:
@@ -171,7 +164,7 @@ def schedule(
 def report(
     *,
     plan: options.PlanFile,
-    output: Annotated[str, option("FILE", "The page.", parser=Written)] = "report.html",
+    html: Annotated[str, option("FILE", "The page.", "-o", "--output", parser=Written)] = "report.html",
 ) -> None:
     """Write a page about a plan: its schedule, the front around it, its rivals, and its inputs.
 
@@ -181,9 +174,9 @@ def report(
     from ckptplan.storage.plans import load_plan
 
     loaded = load_plan(plan)
-    with out.explained(output, lambda: loaded), progress_bar("planning for the report") as progress:
+    with progress_bar("planning for the report") as progress:
         views = _view_all(loaded, progress)
-    out.write_page(output, *views)
+    out.write_page(html, *views)
 
 
 def _view_all(plan: Plan, progress: Progress) -> list[View]:
@@ -221,7 +214,7 @@ def schema(
     *,
     kind: Annotated[
         Literal["plan", "profile", "schedule", "workload"],
-        typer.Argument(metavar="NAME", help="Which file format: plan, profile, schedule or workload."),
+        typer.Argument(metavar="NAME", help="plan, profile, schedule or workload."),
     ],
     output: OutputFile = None,
 ) -> None:

@@ -16,7 +16,7 @@ from ckptplan.cli.options import JobOptions, WishOptions, count, option
 from ckptplan.cli.output import Basis, OutputFile, OutputOptions, PictureOptions, note, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
-from ckptplan.report.views import make_view
+from ckptplan.report.formats import make_view
 from ckptplan.storage.rows import RowFormat, is_stream, open_output
 from ckptplan.studies.shards import merge_parts, parse_shard
 
@@ -48,9 +48,6 @@ _ABOUT_OVER = (
     "An input and its values: T=256:65536:x2, latency=0:1us:+100ns, bandwidth=5GB/s:80GB/s:n9, "
     "batch=30,60; once for each axis of the grid. docs/sweep.md has the names."
 )
-_ABOUT_FORMAT = "How rows are written: csv, jsonl or parquet (default: by the file's name)."
-_ABOUT_SHARD = "Plan one of several parts, as 3/64, each on a machine."
-_ABOUT_ENGINE = "Plan on the workers of a cluster, as dask://HOST:PORT."
 
 
 def sweep(
@@ -63,11 +60,15 @@ def sweep(
     job: JobOptions,
     wishes: WishOptions,
     jobs: Annotated[int | None, count("Number of processes (default: one per core).", most=1024)] = None,
-    format_: Annotated[RowFormat | None, option("NAME", _ABOUT_FORMAT)] = None,
+    format_: Annotated[RowFormat | None, option("NAME", "Rows as csv, jsonl or parquet.")] = None,
     output: OutputFile = None,
-    shard: Annotated[Any, option("NUMBER/COUNT", _ABOUT_SHARD, parser=parse_shard)] = None,
+    shard: Annotated[
+        Any, option("NUMBER/COUNT", "Plan one part of several, as 3/64.", parser=parse_shard)
+    ] = None,
     merge: Annotated[bool, typer.Option(help="Write the rows of all PARTS in order to -o FILE.")] = False,
-    engine: Annotated[str | None, option("URL", _ABOUT_ENGINE, parser=_read_engine)] = None,
+    engine: Annotated[
+        str | None, option("URL", "Plan on a cluster: dask://HOST:PORT.", parser=_read_engine)
+    ] = None,
     restart: Annotated[bool, typer.Option(help="Start the file again, whatever it holds.")] = False,
     picture: PictureOptions,
     basis: Basis = False,

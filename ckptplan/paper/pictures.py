@@ -19,7 +19,7 @@ from ckptplan.paper.figures import Panel, PaperFigure
 from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import make_figure
-from ckptplan.report.plots.ticks import set_round_ticks
+from ckptplan.report.plots.style import set_round_ticks
 from ckptplan.units import format_bytes
 
 #: The label of each axis, and its unit in SI base units or bytes.

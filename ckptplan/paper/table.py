@@ -10,12 +10,12 @@ from typing import Any
 from ckptplan.paper.claim import Claim, Reading, Unit
 from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import MOST_STEPS, PaperSetting
-from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
+from ckptplan.report.blocks import Block, Field, Paragraph, Style, Table, make_facts
 from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument
 
-_STYLES: dict[str, Style] = {"agrees": "good", "agrees by fit": "caution", "disagrees": "bad"}
+_STYLES: dict[str, Style] = {"agrees": "", "agrees by fit": "caution", "disagrees": "bad"}
 #: The formats of units other than percentages and counts.
 _FORMATS: dict[Unit, str] = {"times": "{:.2f}x", "exponent": "{:.3g}", "states": "{:,.10g} states"}
 #: The formats of columns. Values of other columns are counts.
@@ -68,16 +68,16 @@ def view_figure(figure: PaperFigure, setting: PaperSetting) -> View:
 def _describe_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Block]:
     """Yield a table with one line per claim, and the reasons of the claims that disagree."""
     job = f"{setting.workload.name} on {setting.profile.name}"
-    yield Paragraph("", head=f"Claims of arXiv 2412.11810 and the model's numbers for {job}")
+    yield Paragraph(f"Claims of arXiv 2412.11810 and the model's numbers for {job}", style="strong")
     records = [
         {
             **_make_record(claim, mark="*"),
             "section": claim.section.split(",")[0],
-            "verdict": Cell(claim.verdict, style=_STYLES[claim.verdict]),
+            "verdict": claim.verdict,
         }
         for claim in claims
     ]
-    yield Table.of(_CLAIM, records)
+    yield Table.of(_CLAIM, records, style=lambda record: _STYLES[record["verdict"]])
     inputs = Argument("format", "json")
     for text in (
         _summarize(claims),
@@ -88,8 +88,8 @@ def _describe_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator
         "1 %",
     ):
         yield Paragraph(text)
-    yield Heading("Why claims disagree")
-    yield make_facts({f"{claim.number}.": claim.why for claim in claims if not claim.agrees})
+    reasons = {f"{claim.number}.": claim.why for claim in claims if not claim.agrees}
+    yield make_facts(reasons, title="Why claims disagree")
 
 
 def _make_record(claim: Claim, *, mark: str) -> dict[str, str]:
@@ -132,7 +132,7 @@ def _job(setting: PaperSetting) -> dict[str, Any]:
 
 def _describe_figure(figure: PaperFigure) -> Iterator[Block]:
     """Yield a table with the ends of each curve, and the caption."""
-    yield Paragraph("", head=f"Figure {figure.number}: {figure.title}")
+    yield Paragraph(f"Figure {figure.number}: {figure.title}", style="strong")
     records = []
     for panel in figure.panels:
         write_x, write_y = (_COLUMNS.get(name, format_count) for name in (panel.x, panel.y))

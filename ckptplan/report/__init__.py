@@ -12,15 +12,15 @@ def show_as_html(result: Any) -> str | None:
     """Return a result as HTML for a notebook, None if it has no view. Text from files is escaped."""
     from html import escape
 
-    from ckptplan.report.console import draw_blocks
-    from ckptplan.report.views import has_view, make_view
+    from ckptplan.report.console import write_blocks
+    from ckptplan.report.formats import has_view, make_view
     from ckptplan.units import sizes_like
 
     if not has_view(result):
         return None
     view = make_view(result)
     with sizes_like(view.memory):
-        lines = "\n".join(line.plain for line in draw_blocks(view.list_blocks(), width=_WIDTH))
+        lines = write_blocks(view.list_blocks(), width=_WIDTH).rstrip("\n")
     table = f'<pre style="line-height: normal; overflow-x: auto">{escape(lines)}</pre>'
     return table + _draw(result) if hasattr(result, "plot") else table
 

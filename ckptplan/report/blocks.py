@@ -1,4 +1,4 @@
-"""The blocks of a result's description: headings, paragraphs and tables, for consoles and pages."""
+"""The blocks that describe a result, for consoles and pages: paragraphs, and tables of quantities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Field:
     """A quantity of items, and the column of a table that shows it.
 
     ``name`` is its key in documents and rows; the unit at the end of the name decides how numbers are written.
-    A cell is the result of ``show`` for an item, by default the item's member or attribute of this name.
+    A cell is the result of ``show`` for an item, by default the item's member of this name.
     ``title`` heads the column in place of the name. If a table is too wide, it drops the column with the
     highest ``priority`` first, and never one of priority 0. ``wraps`` allows cells of several lines.
     """
@@ -27,19 +27,16 @@ class Field:
     priority: int = 0
     right: bool = False
     wraps: bool = False
-    show: Callable[[Any], Content] | None = field(default=None, compare=False)
+    show: Callable[[Any], Value] | None = field(default=None, compare=False)
 
     def ranked(self, priority: int) -> Field:
         """Return the same field with another priority."""
         return replace(self, priority=priority)
 
-    def make_cell(self, item: Any) -> Cell:
-        """Return the cell that the column shows for an item."""
-        if self.show is not None:
-            content = self.show(item)
-        else:
-            content = item.get(self.name) if isinstance(item, Mapping) else getattr(item, self.name)
-        return content if isinstance(content, Cell) else Cell(content)
+    def find_value(self, item: Any) -> Value:
+        """Return the value that the column shows for an item."""
+        value: Value = item.get(self.name) if self.show is None else self.show(item)
+        return value
 
     @property
     def heading(self) -> str:
@@ -51,64 +48,55 @@ class Field:
         """Whether cells are aligned at the right, as numbers are."""
         return self.right or has_unit(self.name)
 
-
-@dataclass(frozen=True)
-class Cell:
-    """A value with a style. A number is formatted together with the other numbers of its column."""
-
-    value: str | float | None
-    style: Style = ""
+    def write(self, values: Sequence[Value]) -> list[str]:
+        """Return the values of the column as text. Numbers are formatted together."""
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        written = iter(align_numbers(self.name, numbers))
+        return [next(written) if isinstance(value, (int, float)) else value or "" for value in values]
 
 
-#: The value of a cell; None leaves the cell empty.
-Content: TypeAlias = str | float | Cell | None
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading within a result."""
-
-    kind: ClassVar[str] = "heading"
-    text: str
+#: What a cell shows; None leaves the cell empty. Numbers of a column are formatted together.
+Value: TypeAlias = str | float | None
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text with its line breaks, after a ``head``. The style is that of the head, or of the whole text."""
+    """A text with its line breaks."""
 
     kind: ClassVar[str] = "paragraph"
     text: str
-    head: str = ""
     style: Style = ""
-
-    @property
-    def whole(self) -> str:
-        """The head and the text."""
-        return f"{self.head}{self.text}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a line for each item. Without headings, the first cell of a line is its heading."""
+    """A table with a line for each item, under a title. Without headings, the first cell of a line names it.
+
+    ``styles`` has a style for each line.
+    """
 
     kind: ClassVar[str] = "table"
     fields: tuple[Field, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Value, ...], ...]
+    styles: tuple[Style, ...]
+    title: str = ""
 
     @classmethod
     def of(
-        cls, fields: Iterable[Field], items: Iterable[Any], *, style: Callable[[Any], Style] = lambda _: ""
+        cls,
+        fields: Iterable[Field],
+        items: Iterable[Any],
+        *,
+        title: str = "",
+        style: Callable[[Any], Style] = lambda _: "",
     ) -> Table:
         """Return the table that shows fields of items. A cell is empty if a mapping lacks the name.
 
         ``style`` returns the style of the line of an item.
         """
-        fields, rows = tuple(fields), []
-        for item in items:
-            cells = tuple(field.make_cell(item) for field in fields)
-            look = style(item)
-            rows.append(tuple(replace(cell, style=look) for cell in cells) if look else cells)
-        return cls(fields, tuple(rows))
+        fields, items = tuple(fields), list(items)
+        rows = tuple(tuple(field.find_value(item) for field in fields) for item in items)
+        return cls(fields, rows, tuple(map(style, items)), title)
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -118,26 +106,18 @@ class Table:
 
     @property
     def texts(self) -> list[tuple[str, ...]]:
-        """The text of each cell, row by row; the numbers of a column are formatted together."""
-        columns = [
-            _write(field, [row[place].value for row in self.rows]) for place, field in enumerate(self.fields)
-        ]
+        """The text of each cell, row by row."""
+        columns = (field.write([row[place] for row in self.rows]) for place, field in enumerate(self.fields))
         return list(zip(*columns, strict=True))
 
 
-Block: TypeAlias = Heading | Paragraph | Table
+Block: TypeAlias = Paragraph | Table
 
 
-def _write(field: Field, values: Sequence[str | float | None]) -> list[str]:
-    numbers = [value for value in values if isinstance(value, (int, float))]
-    written = iter(align_numbers(field.name, numbers))
-    return [next(written) if isinstance(value, (int, float)) else value or "" for value in values]
-
-
-def make_facts(facts: Mapping[str, Content], style: Style = "") -> Table:
-    """Return a table of names, in a style, with their texts. Names without a text are left out."""
+def make_facts(facts: Mapping[str, Value], style: Style = "", *, title: str = "") -> Table:
+    """Return a table of names with their texts, in a style. Names without a text are left out."""
     fields = (
-        Field("fact", title="", show=lambda fact: Cell(fact[0], style)),
+        Field("fact", title="", show=lambda fact: fact[0]),
         Field("text", title="", wraps=True, show=lambda fact: fact[1]),
     )
-    return Table.of(fields, (fact for fact in facts.items() if fact[1]))
+    return Table.of(fields, (fact for fact in facts.items() if fact[1]), title=title, style=lambda _: style)

@@ -64,10 +64,9 @@ def _describe(calibrated: Calibrated, rows: Sequence[Mapping[str, Any]]) -> Iter
     # An error bar of more than 100 % would allow negative times.
     uncertainty = Argument("uncertainty", f"{min(calibration.uncertainty, 1) * 100:.2g}%")
     yield Paragraph(
-        "Forward, recomputed and backward steps are known to within "
-        f"{format_share(calibration.uncertainty)} of their times, messages to within "
-        f"{format_share(calibration.transfer_uncertainty)}: the farthest end of their intervals. "
-        f"Error bars of a decision: ckptplan sensitivity with both files and {uncertainty}"
+        f"times of steps are known to within {format_share(calibration.uncertainty)}, of messages to within "
+        f"{format_share(calibration.transfer_uncertainty)}; error bars of a decision: "
+        f"ckptplan sensitivity with both files and {uncertainty}"
     )
 
 

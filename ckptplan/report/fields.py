@@ -1,6 +1,6 @@
 """The parts that several reports have in common, for jobs and plans.
 
-These are fields of tables, cells of flat rows, members of documents, and phrases about budget and parameters.
+These are fields of tables, cells of flat rows, members of documents, and the table of the local memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.intervals import describe_interval
 from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
-from ckptplan.recursion.tree import OFFLOADED_STEPS
-from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Table
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.infeasible import format_reason
 from ckptplan.storage.plans import plan_document
-from ckptplan.strategies.protocol import CACHED_STEPS, Strategy
+from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.wording import Argument
 
@@ -41,7 +40,7 @@ OVER_BASE = Field("overhead", "over base")
 LOCAL = Field("local_peak_bytes", "local")
 #: The columns of a table of plans.
 PLAN = (STRATEGY, PARAMETERS, TIME, OVER_BASE.ranked(3), LOCAL.ranked(2))
-#: The facts of a plan on pages.
+#: The facts of a plan.
 FACTS = (
     STRATEGY,
     PARAMETERS,
@@ -49,6 +48,8 @@ FACTS = (
     OVER_BASE,
     Field("local_peak_bytes", "local memory"),
     Field("remote_peak_bytes", "remote memory"),
+    Field("recomputed_steps", "steps run again"),
+    Field("messages"),
 )
 
 #: A smaller gap is a rounding error: the plan is proved to be optimal.
@@ -57,8 +58,6 @@ PROVED = 1e-9
 _FULL = 0.95
 #: The fields of a workload for bytes outside checkpoints and tapes: resident bytes and workspace.
 _BESIDE_SCHEDULE = ("resident_bytes", "resident_bytes_per_step", "workspace_bytes")
-#: The length of a bar as long as the budget.
-_BAR = 24
 
 
 def list_plan_columns() -> tuple[str, ...]:
@@ -126,24 +125,6 @@ def find_limits(results: Iterable[Plan | Infeasible | None], profile: HardwarePr
     return profile.local_budget_bytes, profile.headroom
 
 
-def _warn_of_streams(plan: Plan) -> Iterator[Paragraph]:
-    """Yield a warning if streaming the inputs or outputs of a step takes longer than the step."""
-    network, profile, workload = plan.workload.network, plan.profile, plan.workload
-    if network is None:
-        return
-    # A recomputed step needs its inputs again, so the quicker of both runs counts.
-    step = min(workload.forward_seconds, workload.recompute_seconds)
-    rates = (profile.read_bytes_per_second, profile.write_bytes_per_second)
-    for name, size, rate in zip(("inputs", "outputs"), network.streamed_bytes, rates, strict=True):
-        if size > rate * step:
-            yield Paragraph(
-                f"the {name} of a step take {units.format_seconds(size / rate)} to or from remote memory, and "
-                f"a step {units.format_seconds(step)}: times of plans do not count how long steps wait",
-                head="warning: ",
-                style="warning",
-            )
-
-
 def name_plan(plan: Plan | RegularPlan) -> str:
     """Return 'standard  chunk_size 16': a strategy and its parameters."""
     return f"{plan.strategy}  {format_parameters(plan)}".rstrip()
@@ -164,10 +145,10 @@ def format_cells(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {row[name]}" for name in given)
 
 
-def describe_plan(plan: Plan, facts: Sequence[Field] = FACTS) -> list[tuple[str, str]]:
-    """Return the facts of a plan, each with its title, as a page shows them in a tooltip."""
-    table = Table.of(facts, [make_plan_row(plan)])
-    return list(zip(table.headings, table.texts[0], strict=True))
+def describe_plan(plan: Plan) -> dict[str, str]:
+    """Return the facts of a plan by title, for consoles, pages and tooltips."""
+    table = Table.of(FACTS, [make_plan_row(plan)])
+    return dict(zip(table.headings, table.texts[0], strict=True))
 
 
 def note_same_schedules(groups: Iterable[Sequence[str]]) -> Iterator[Paragraph]:
@@ -177,58 +158,16 @@ def note_same_schedules(groups: Iterable[Sequence[str]]) -> Iterator[Paragraph]:
             yield Paragraph(f"same schedule: {', '.join(names)}", style="faint")
 
 
-def passed_over(other: Plan, plan: Plan) -> bool:
-    """Return whether another plan is predicted to be better than the chosen one, within the resolution."""
-    if plan.goal.objective == "balanced" or plan.goal.model != "exact":
-        return False
-    costs, other_costs = (
-        (predicted.seconds, predicted.local_peak_bytes, predicted.remote_peak_bytes)
-        for predicted in (plan.predicted, other.predicted)
-    )
-    if plan.goal.objective == "memory":
-        return other_costs[1] == costs[1] and other_costs < costs
-    return other_costs < costs
-
-
 def explain_choice(plan: Plan) -> str:
     """Return the notes of the search about its choice of a plan, '' if there are none."""
     return "; ".join(entry.text for entry in plan.estimate_basis if entry.field == "search")
 
 
-def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[str]:
+def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[Paragraph]:
     """Yield a note if all compared strategies are closed forms, so that no solved strategy was searched."""
     if all(strategy.is_closed_form for strategy in compared):
         option = Argument("strategies", "all")
-        yield f"only closed forms are compared, which answer at once; {option} adds optimal and others, slowly"
-
-
-def describe_cache(plan: Plan) -> str:
-    """Return which steps keep their caches, and the cost of the other steps; '' if steps have no caches."""
-    workload, full = plan.workload, plan.predicted.recomputed_without_cache
-    if not workload.cache_bytes:
-        return ""
-    noun = "spikes" if workload.network is not None and workload.network.activity else "caches"
-    if plan.cache == "all":
-        return f"the {noun} of all steps stay until the steps are reversed"
-    if plan.cache == "offloaded":
-        moved = plan.parameters[OFFLOADED_STEPS]
-        return (
-            f"the {noun} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
-            f"those of the last {units.format_count(workload.steps - moved)} stay"
-        )
-    cached = plan.parameters.get(CACHED_STEPS)
-    kept = "" if cached is None else f"{noun} of the last {units.format_count(cached)} steps stay; "
-    full_time, replay_time = map(units.format_seconds, (workload.forward_seconds, workload.recompute_seconds))
-    runs = f"{units.format_things(full, 'step')} {'is' if full == 1 else 'are'} recomputed in full"
-    return f"{kept}{runs} ({full_time} instead of {replay_time} each)"
-
-
-def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom: float) -> str:
-    """Return how a local budget was computed, as '74.51 GiB less 10 % headroom'; '' without headroom."""
-    if not headroom or budget is None:
-        return ""
-    memory = find_memory(budget, headroom, machine=profile.local_bytes)
-    return f"{units.format_bytes(memory)} less {units.format_share(headroom)} headroom"
+        yield Paragraph(f"closed forms alone are compared; {option} adds optimal and others, slowly", "faint")
 
 
 def describe_resident(case: Case, budget: int) -> str:
@@ -239,14 +178,15 @@ def describe_resident(case: Case, budget: int) -> str:
     return f"{units.format_bytes(resident)} that every schedule needs{share}: {listed}"
 
 
-def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None = None) -> Iterator[Block]:
-    """Yield a table of the local memory of one unit: bytes that every schedule needs, and the remaining bytes.
+def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None = None) -> Table:
+    """Return a table of the local memory of one unit: bytes that every schedule needs, and the remaining bytes.
 
     With a plan, the last rows are the bytes of the plan and the free bytes. Without, it is the room for a plan.
     """
-    where = " of one unit" if case.profile.units > 1 else ""
-    deduction = describe_headroom(case.profile, budget=budget, headroom=headroom)
-    yield Heading(f"Local memory{where}: {units.format_bytes(budget)}{f', {deduction}' if deduction else ''}")
+    title = f"Local memory{' of one unit' if case.profile.units > 1 else ''}: {units.format_bytes(budget)}"
+    if headroom:
+        memory = find_memory(budget, headroom, machine=case.profile.local_bytes)
+        title += f", {units.format_bytes(memory)} less {units.format_share(headroom)} headroom"
     parts = case.resident_parts
     resident = sum(parts.values())
     scheduled = "checkpoints, tapes and caches" if case.costs.cache_bytes else "checkpoints and tapes"
@@ -257,40 +197,40 @@ def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None =
         parts[f"left for {scheduled}"] = budget - resident
     else:
         parts["missing"] = resident - budget
-    yield Table.of(
-        (
-            Field("part", "", wraps=True, show=lambda part: part[0]),
-            Field("size", "", right=True, show=lambda part: units.format_bytes(part[1])),
-            Field("budget_share", "", show=lambda part: part[1] / budget),
-            Field("bar", "", 1, show=lambda part: "\u2588" * min(_BAR, round(_BAR * part[1] / budget))),
-        ),
-        parts.items(),
+    fields = (
+        Field("part", "", wraps=True, show=lambda part: part[0]),
+        Field("size", "", right=True, show=lambda part: units.format_bytes(part[1])),
+        Field("budget_share", "", show=lambda part: part[1] / budget),
     )
+    return Table.of(fields, parts.items(), title=title)
 
 
-def list_warnings(plan: Plan) -> Iterator[Paragraph]:
-    """Yield the error interval of a plan's time, if it was measured, and warnings.
+def list_warnings(plan: Plan) -> Iterator[Block]:
+    """Yield the interval of a plan's time, if it was measured, and warnings.
 
-    One warning says that the plan fills local memory while the workload lists no weights and other bytes.
+    One warning says that steps wait for their inputs or outputs, another one that the plan fills local memory
+    while the workload lists no weights and other bytes.
     """
     chosen = "; ".join(entry.text for entry in plan.estimate_basis if entry.field == INTERVAL)
     if interval := chosen or describe_interval(plan):
         yield Paragraph(f"time of {name_plan(plan)}: {interval}")
-    network = plan.workload.network
-    if network is not None and network.spikes == "resident":
+    workload, profile = plan.workload, plan.profile
+    # A recomputed step needs its inputs again, so the quicker of both runs counts.
+    step = min(workload.forward_seconds, workload.recompute_seconds)
+    rates = (profile.read_bytes_per_second, profile.write_bytes_per_second)
+    streamed = (0, 0) if workload.network is None else workload.network.streamed_bytes
+    for name, size, rate in zip(("inputs", "outputs"), streamed, rates, strict=True):
+        if size > rate * step:
+            yield Paragraph(
+                f"warning: the {name} of a step take {units.format_seconds(size / rate)} to or from remote "
+                f"memory, and a step {units.format_seconds(step)}: times of plans do not count the wait",
+                style="warning",
+            )
+    share = plan.predicted.local_peak_bytes / profile.local_bytes
+    if share > _FULL and not any(getattr(workload, field) for field in _BESIDE_SCHEDULE):
         yield Paragraph(
-            "the spikes of all steps stay in local memory, as the workload file has schema_version = 1; with "
-            "schema_version = 2 the plan decides which of them stay (docs/cache.md)",
-            style="faint",
-        )
-    yield from _warn_of_streams(plan)
-    share = plan.predicted.local_peak_bytes / plan.profile.local_bytes
-    if share > _FULL and not any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
-        yield Paragraph(
-            f"the plan fills {units.format_share(share)} of local memory, but "
-            f"{', '.join(_BESIDE_SCHEDULE[:-1])} and {_BESIDE_SCHEDULE[-1]} are 0: weights, inputs, gradients "
-            "and optimizer are not counted; fill in these fields, let calibrate measure them, or leave room "
-            f"with {Argument('headroom', '20%')}",
-            head="warning: ",
+            f"warning: the plan fills {units.format_share(share)} of local memory, but "
+            f"{', '.join(_BESIDE_SCHEDULE[:-1])} and {_BESIDE_SCHEDULE[-1]} are 0: fill in these fields, let "
+            f"calibrate measure them, or leave room with {Argument('headroom', '20%')}",
             style="warning",
         )

@@ -6,11 +6,10 @@ one more entry of ``FORMATS``, which every command then accepts.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block
     from ckptplan.report.picture import Chart
-
-#: The width of plain text outside a terminal. The width 80, which rich assumes there, wraps paths and sources
-#: needlessly.
-_WIDE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +57,42 @@ class View:
         from ckptplan.report.blocks import Paragraph
 
         if self.title:
-            yield Paragraph(self.title, head=f"{self.heading}: ")
+            yield Paragraph(f"{self.heading}: {self.title}", style="strong")
         yield from self.blocks()
+
+
+#: The module and the function that describe a type of results.
+_VIEWS = {
+    "Calibrated": "calibration.view_calibration",
+    "Compared": "plan.view_comparison",
+    "HardwareProfile": "inputs.view_profile",
+    "LargestValues": "largest.view_largest",
+    "MachineComparison": "machines.view_machines",
+    "OnlineFactors": "online.view_online",
+    "ParetoFront": "front.view_front",
+    "Plan": "plan.view_plan",
+    "Sensitivity": "sensitivity.view_sensitivity",
+    "Summary": "sweep.view_sweep",
+    "Validation": "validation.view_validation",
+    "Workload": "inputs.view_workload",
+}
+
+
+def has_view(result: Any) -> bool:
+    """Return whether a result can be shown in every format."""
+    return type(result).__name__ in _VIEWS
+
+
+def make_view(result: Any, **details: Any) -> View:
+    """Return the view of a result. ``details`` are keyword arguments of the function that describes it."""
+    module, _, name = _VIEWS[type(result).__name__].partition(".")
+    view: View = getattr(import_module(f"{__package__}.{module}"), name)(result, **details)
+    return view
+
+
+def find_memory(result: Any) -> float | None:
+    """Return the local memory of the job of a result in bytes, None if the result has no view."""
+    return make_view(result).memory if has_view(result) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +134,10 @@ class Format:
 
 def _render_text(view: View) -> Iterator[str]:
     """Yield the blocks as plain text, in characters that standard output can show."""
-    from ckptplan.report.console import draw_blocks
+    from ckptplan.report.console import write_blocks
 
     encoding = (sys.stdout.encoding or "utf-8").lower()
-    lines = draw_blocks(view.list_blocks(), width=_find_width(), unicode=encoding.startswith("utf"))
-    text = "".join(f"{line.plain.rstrip()}\n" for line in lines)
-    yield text.encode(encoding, errors="replace").decode(encoding)
+    yield write_blocks(view.list_blocks(), encoding=encoding)
 
 
 #: Text for people: with colours on a terminal, plain elsewhere.
@@ -128,18 +155,6 @@ def format_of_file(path: str) -> Format | None:
     """Return the format that the suffix of a file's name selects, None if it selects none."""
     suffix = Path(path).suffix.lower()
     return next((format_ for format_ in FORMATS.values() if suffix and format_.suffix == suffix), None)
-
-
-def _find_width() -> int:
-    """Return COLUMNS, or else the width of the terminal at the other streams (at most 100), or else 100."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000:
-        return int(columns)
-    for stream in (sys.stderr, sys.stdin):
-        # A stream may be no terminal, be closed, or be an object without a descriptor.
-        with suppress(AttributeError, OSError, ValueError):
-            return min(os.get_terminal_size(stream.fileno()).columns or _WIDE, _WIDE)
-    return _WIDE
 
 
 def json_text(document: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.planning.optimize import JOB_COLUMNS, parameter_columns
 from ckptplan.report import fields
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import Column, ShownPlan, View
 from ckptplan.report.infeasible import format_infeasible, format_need
 from ckptplan.report.picture import Chart
@@ -130,66 +130,45 @@ def _is_same(plan: Plan, other: Plan) -> bool:
 
 def _describe_front(front: ParetoFront) -> Iterator[Block]:
     """Yield plans from the least memory to the least time, then a line for each strategy."""
-    if not len(front):
-        reason = front.lacks(front.budget_bytes)
-        yield Paragraph("no plan" if reason is None else format_infeasible(reason))
-        return
-    explained = _explain_best(front)
-    others = "no other" if front.exact else "no other listed"
-    listed = f"{format_things(len(front), 'plan')} that {others} beats in local memory and time"
-    yield Paragraph(f"{listed}; strategies compared: {len(front.by_strategy)}")
-    yield _make_table(front, label="quickest" if explained else "best")
-    yield _make_strategies_table(front)
-    case = Case(workload=front.workload, profile=front.profile)
-    yield from fields.list_memory(case, budget=front.budget_bytes, headroom=front.headroom)
-    if explained:
-        yield Paragraph(explained)
-    if front.place_within(front.budget_bytes) is not None:
-        yield from fields.list_warnings(front.best)
-    elif (lack := front.lacks(front.budget_bytes)) is not None:
+    lack = front.lacks(front.budget_bytes)
+    if len(front):
+        yield _make_table(front)
+        yield _make_strategies_table(front)
+        case = Case(workload=front.workload, profile=front.profile)
+        yield fields.list_memory(case, budget=front.budget_bytes, headroom=front.headroom)
+    if lack is not None:
         yield Paragraph(format_infeasible(lack))
-    for line in _list_notes(front):
-        yield Paragraph(line, style="faint")
+        return
+    best = front.best
+    if choice := fields.explain_choice(best):
+        yield Paragraph(f"to run within {format_bytes(front.budget_bytes)}: {fields.name_plan(best)}: {choice}")
+    yield from fields.list_warnings(best)
+    yield from fields.note_closed_forms(front.compared)
+    yield from (Paragraph(text, style="faint") for text in _list_notes(front))
 
 
 def _list_notes(front: ParetoFront) -> Iterator[str]:
-    """Yield notes about points that the table omits, and about gaps between solved budgets."""
-    yield from fields.note_closed_forms(front.compared)
+    """Yield notes about points that the front omits, and about quicker schedules that are not ruled out."""
+    lists_all = front.workload.steps <= MOST_EXACT and not front.varies_caches
     if front.resolution:
-        share = format_share(front.resolution)
         hint = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
-        yield f"plans within {share} of a listed one, in memory and in time, are left out{hint}"
+        yield f"plans within {format_share(front.resolution)} of a listed one are left out{hint}"
     if front.at_budgets:
         gain = format_share(float(front.may_gain.max(initial=0.0)))
-        advice = (
-            f"{Argument('exact', True)} lists all"
-            if front.workload.steps <= MOST_EXACT and not front.varies_caches
-            else "more points tell"
-        )
-        yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {advice}"
-    open_ended = {
-        name for name, curve in front.by_strategy.items() if not curve.exact and not curve.proves_bounds
-    }
-    if open_ended and not front.resolution and not front.at_budgets:
-        yield f"{', '.join(sorted(open_ended))}: solved for some budgets; between them more plans exist"
-    if not len(front.bounds.seconds):
-        return
-    unproved = front.seconds > front.least_seconds * (1 + front.told_apart)
-    if not unproved.any():
-        least = format_share(front.told_apart)
-        yield f"within each amount of memory, no legal schedule is faster by more than {least}"
-        return
-    first, last = (int(front.local_peak_bytes[place]) for place in np.flatnonzero(unproved)[[0, -1]])
-    faster = format_share(float(np.max(1 - front.least_seconds / front.seconds)))
-    where = (
-        f"from {format_bytes(first)} to {format_bytes(last)}" if last > first else f"at {format_bytes(first)}"
-    )
-    yield f"{where}, a schedule may exist that is faster by up to {faster}"
+        hint = f"{Argument('exact', True)} lists all" if lists_all else f"{Argument('points')} lists more"
+        yield f"between two budgets, a plan may be quicker by up to {gain}; {hint}"
+    elif not front.resolution:
+        curves = front.by_strategy.items()
+        if solved := sorted(name for name, curve in curves if not curve.exact and not curve.proves_bounds):
+            yield f"{', '.join(solved)}: solved for some budgets; between them more plans exist"
+    if len(front.bounds.seconds):
+        faster = max(front.told_apart, float(np.max(1 - front.least_seconds / front.seconds)))
+        yield f"within each amount of memory, no legal schedule is quicker by more than {format_share(faster)}"
 
 
-def _make_table(front: ParetoFront, *, label: str) -> Table:
+def _make_table(front: ParetoFront) -> Table:
     """Return a table of plans from the least memory to the least time, with marks at the best and the knee."""
-    labels = mark_points(front, label=label)
+    marks = mark_points(front)
     columns = (
         fields.LOCAL,
         fields.TIME,
@@ -198,32 +177,19 @@ def _make_table(front: ParetoFront, *, label: str) -> Table:
         fields.PARAMETERS,
         Field("mark", title="", wraps=True),
     )
-    places = sorted({*spread_places(front.schedule_bytes, _RUNGS).tolist(), *labels})
-    marks = [Cell(labels.get(place), style="strong") for place in places]
-    rows = [fields.make_plan_row(front[place]) for place in places]
-    return Table.of(columns, ({**row, "mark": mark} for row, mark in zip(rows, marks, strict=True)))
+    places = sorted({*spread_places(front.schedule_bytes, _RUNGS).tolist(), *marks})
+    rows = ({**fields.make_plan_row(front[place]), "mark": marks.get(place)} for place in places)
+    title = f"{format_things(len(front), 'plan')} that no other listed beats"
+    return Table.of(columns, rows, title=title, style=lambda row: "strong" if row["mark"] else "")
 
 
-def mark_points(front: ParetoFront, *, label: str = "quickest") -> dict[int, str]:
-    """Return labels by point: ``label`` for the quickest plan within the budget, and 'knee'."""
+def mark_points(front: ParetoFront) -> dict[int, str]:
+    """Return labels by point: the quickest plan within the budget, and 'knee'."""
     best, knee = front.place_within(front.budget_bytes), front.knee_place
-    budget = f"{label} within {format_bytes(front.budget_bytes)}"
+    budget = f"best within {format_bytes(front.budget_bytes)}"
     if best is None or knee is None:
         return {}
     return {best: f"{budget}, and the knee"} if best == knee else {best: budget, knee: "knee"}
-
-
-def _explain_best(front: ParetoFront) -> str:
-    """Return a line about the plan to run within the budget, '' if it is the quickest plan of the front."""
-    place = front.place_within(front.budget_bytes)
-    if place is None:
-        return ""
-    plan = front.best
-    if _is_same(plan, front[place]):
-        return ""
-    reasons = fields.explain_choice(plan)
-    within = f"to run within {format_bytes(front.budget_bytes)}: {fields.name_plan(plan)}"
-    return f"{within}{': ' if reasons else ''}{reasons}"
 
 
 def _make_strategies_table(front: ParetoFront) -> Table:

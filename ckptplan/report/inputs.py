@@ -9,7 +9,7 @@ from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.checked import ModelPart
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Measured, Workload
-from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.blocks import Block, Field, Paragraph, Table, make_facts
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.units import format_seconds
@@ -20,7 +20,11 @@ _PROFILES = (
     Field("units", right=True, priority=1),
     Field("local_bytes", "local each"),
     Field("headroom", priority=4),
-    Field("remote_bytes", "remote", show=lambda row: _or_unbounded(row["remote_bytes"])),
+    Field(
+        "remote_bytes",
+        "remote",
+        show=lambda row: "unbounded" if row["remote_bytes"] is None else row["remote_bytes"],
+    ),
     Field("write_bytes_per_second", "write", priority=2),
     Field("read_bytes_per_second", "read", priority=3),
     Field("assumed", priority=5, right=True, show=lambda row: len(row["assumed"])),
@@ -32,43 +36,32 @@ _WORKLOADS = (
     Field("tape_bytes", "tape"),
     Field("description", "what it is", wraps=True),
 )
+_HINT = Paragraph("Every number and its source: ckptplan profiles show NAME, ckptplan workloads show NAME")
 #: Fields of a workload and its parts that are not listed, since they are texts or shown with the numbers.
 _TEXTS = ("name", "description", "basis", "measured")
 
 
 def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
-    """Return the view of a list of profiles."""
-    return _view_models("profiles", _PROFILES, profiles)
+    """Return the view of a list of profiles. A row has their numbers, and the names of assumed ones."""
+    rows = [
+        _make_row(profile) | {"assumed": _list_assumed(profile), "hash": profile.hash} for profile in profiles
+    ]
+    return _view_rows("profiles", "profiles", rows, Table.of(_PROFILES, rows), _HINT)
 
 
 def view_workloads(workloads: Sequence[Workload]) -> View:
     """Return the view of a list of workloads."""
-    return _view_models("workloads", _WORKLOADS, workloads)
+    rows = [_make_row(workload) | {"hash": workload.hash} for workload in workloads]
+    return _view_rows("workloads", "workloads", rows, Table.of(_WORKLOADS, rows), _HINT)
 
 
-def _view_models(kind: str, fields: Sequence[Field], models: Sequence[HardwareProfile | Workload]) -> View:
-    """Return the view of a list. A row has the numbers, and the names of a profile's assumed numbers."""
-    rows = [
-        {
-            "name": model.name,
-            "description": model.description,
-            **model.numbers(),
-            **({"assumed": _list_assumed(model)} if isinstance(model, HardwareProfile) else {}),
-            "hash": model.hash,
-        }
-        for model in models
-    ]
-    hint = f"Every number and how it was obtained: ckptplan {kind} show NAME"
-    return _view_rows(kind, kind, rows, Table.of(fields, rows), Paragraph(hint))
+def _make_row(model: HardwareProfile | Workload) -> dict[str, Any]:
+    return {"name": model.name, "description": model.description, **model.numbers()}
 
 
 def _view_rows(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *shown: Block) -> View:
     """Return the view of a list. Its document has the rows as ``member``."""
     return View(kind=kind, blocks=lambda: shown, document=lambda: {member: rows}, rows=lambda: rows)
-
-
-def _or_unbounded(size: int | None) -> int | str:
-    return "unbounded" if size is None else size
 
 
 def view_profile(profile: HardwareProfile) -> View:
@@ -78,15 +71,13 @@ def view_profile(profile: HardwareProfile) -> View:
         {"number": name, "value": getattr(profile, name), **(source.model_dump() if source else {})}
         for name, source in sources.items()
     ]
-    stated = [row for row in rows if row["value"] is not None or "grade" in row]
-    fields = Field("number", ""), Field("text", "", wraps=True, show=_describe_number)
-    grades = ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
+    facts = {row["number"]: _describe_number(row) for row in rows if row["value"] is not None or "grade" in row}
     return View(
         kind="profile",
         heading="Profile",
         title=_name_model(profile),
         memory=profile.local_bytes,
-        blocks=lambda: (Table.of(fields, stated), Paragraph(f"Grades: {grades}")),
+        blocks=lambda: (make_facts(facts),),
         document=lambda: {"profile": {**_dump(profile), "headroom": profile.headroom}},
         rows=lambda: rows,
     )
@@ -98,7 +89,7 @@ def _describe_number(row: Mapping[str, Any]) -> str:
     if "grade" not in row:
         return f"{value}, stated without a source"
     why = "; ".join(filter(None, (row["assumption"], row["source"], row["note"])))
-    return f"{value}, grade {row['grade']}: {why}"
+    return f"{value}, grade {row['grade']} ({GRADES[row['grade']]}): {why}"
 
 
 def view_workload(workload: Workload) -> View:
@@ -114,12 +105,12 @@ def view_workload(workload: Workload) -> View:
             interval = _describe_interval(value, measured[name]) if name in measured else ""
             row |= {"basis": basis.kind, "why": f"{interval}{basis.why}"}
         rows.append(row)
-    fields = Field("field", ""), Field("text", "", wraps=True, show=_describe_field)
+    facts = {row["field"]: _describe_field(row) for row in rows}
     return View(
         kind="workload",
         heading="Workload",
         title=_name_model(workload),
-        blocks=lambda: (Table.of(fields, rows),),
+        blocks=lambda: (make_facts(facts),),
         document=lambda: {"workload": _dump(workload)},
         rows=lambda: rows,
     )

@@ -23,9 +23,6 @@ from ckptplan.wording import Argument
 _OUTCOMES = ("value", "bound_by", "proved", "interrupted")
 #: The unit of each quantity.
 COUNTED = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
-#: If every value fits: words of a note after "no", and the limit that the next value breaks.
-_UNLIMITED = {"T": "sequence is too long", "batch": "batch is too large", "neurons": "layer is too wide"}
-_NO_LIMIT = "nothing"
 
 
 def view_largest(reaches: LargestValues) -> View:
@@ -39,6 +36,7 @@ def view_largest(reaches: LargestValues) -> View:
     within += "" if reaches.deadline is None else f", at most {format_seconds(reaches.deadline)} a batch"
     fixed = "" if quantity == "T" else f", T = {format_count(case.workload.steps)}"
     rows = [{"strategy": name, "quantity": quantity, **_make_row(reach)} for name, reach in reaches.items()]
+    same = list_same_schedules(plans)
     return View(
         kind="largest",
         heading=f"Largest {quantity} ({COUNTED[quantity]})",
@@ -46,7 +44,19 @@ def view_largest(reaches: LargestValues) -> View:
         memory=find_memory(budget, headroom, machine=case.profile.local_bytes),
         unmet="" if plans else "nothing fits",
         blocks=lambda: _compare_reaches(reaches, rows),
-        document=lambda: _make_document(reaches, rows),
+        document=lambda: {
+            "quantity": quantity,
+            "deadline": reaches.deadline,
+            "left_out": reaches.left_out,
+            "strategies": {
+                name: {
+                    **{column: row[column] for column in _OUTCOMES},
+                    "same_schedule": list(same.get(name, ())),
+                    "plan": None if reach.plan is None else plan_document(reach.plan),
+                }
+                for (name, reach), row in zip(reaches.items(), rows, strict=True)
+            },
+        },
         rows=lambda: Rows(columns=("quantity", *_OUTCOMES, *fields.list_plan_columns()), rows=rows),
         basis=lambda: plans[0].estimate_basis if plans else (),
         chart=lambda: Chart(
@@ -58,54 +68,26 @@ def view_largest(reaches: LargestValues) -> View:
     )
 
 
-def _make_document(reaches: LargestValues, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the values as JSON data, each with the plan for it."""
-    same = list_same_schedules([reach.plan for reach in reaches.values() if reach.plan is not None])
-    strategies = {
-        name: {
-            **{column: row[column] for column in _OUTCOMES},
-            "same_schedule": list(same.get(name, ())),
-            "plan": None if reach.plan is None else plan_document(reach.plan),
-        }
-        for (name, reach), row in zip(reaches.items(), rows, strict=True)
-    }
-    return {
-        "quantity": reaches.quantity,
-        "deadline": reaches.deadline,
-        "left_out": reaches.left_out,
-        "strategies": strategies,
-    }
-
-
 def _make_row(reach: Reach) -> dict[str, Any]:
     """Return the row of a strategy: the largest value and the plan for it, or the reason why there is none."""
     row = {name: getattr(reach, name) for name in _OUTCOMES}
     if reach.plan is not None:
         return {**row, **fields.make_plan_row(reach.plan)}
-    if reach.bound_by == DEADLINE and reach.infeasible is None:
-        return {**row, "parameters": "even 1 takes longer"}
     if reach.infeasible is None or reach.interrupted:
-        return {**row, "parameters": "interrupted"}
+        return row
     return {**row, **fields.make_result_row(reach.infeasible)}
 
 
 def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iterator[Block]:
-    """Yield a table with a line for each strategy, and notes about values that are not proved."""
-    # The largest value without checkpoints.
-    base = reaches["base"].value if "base" in reaches else 0
+    """Yield a table with a line for each strategy, and notes about the values."""
     plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
-
-    def show_multiple(row: Mapping[str, Any]) -> str | None:
-        return f"{row['value'] / base:.2f} x" if row["value"] else None
-
     yield Table.of(
         (
             fields.STRATEGY,
             Field("value", "largest", right=True, show=lambda row: row["value"] or "none"),
-            *((Field("of base", right=True, priority=4, show=show_multiple),) if base else ()),
             fields.TIME,
             fields.OVER_BASE.ranked(2),
-            Field("bound_by", "the next breaks", priority=3, show=_name_limit),
+            Field("bound_by", "limit", show=describe_limit),
             fields.PARAMETERS,
         ),
         rows,
@@ -114,35 +96,23 @@ def _compare_reaches(reaches: LargestValues, rows: list[dict[str, Any]]) -> Iter
     yield from fields.note_same_schedules(
         [plan.strategy for plan in group] for group in group_same_schedules(plans)
     )
-    interrupted = [name for name, reach in reaches.items() if reach.interrupted]
-    unproved = [
-        name for name, reach in reaches.items() if reach.value and not reach.proved and not reach.interrupted
-    ]
-    if unproved:
-        yield Paragraph(f"not proved to be the largest: {', '.join(unproved)}", style="faint")
-    unlimited = [name for name, reach in reaches.items() if _name_limit(vars(reach)) == _NO_LIMIT]
-    if unlimited:
-        most = f"{format_count(reaches[unlimited[0]].value)} {COUNTED[reaches.quantity]}"
+    if reaches.deadline is None and any(
+        describe_limit(vars(reach)) == "no limit" for reach in reaches.values()
+    ):
         yield Paragraph(
-            f"no {_UNLIMITED[reaches.quantity]} for {', '.join(unlimited)}: even {most}, the most that are "
-            "considered, fit"
-            + ("" if reaches.deadline else f"; {Argument('deadline')} limits the time instead")
+            f"no limit: the largest value that is considered fits; {Argument('deadline')} limits the time"
         )
-    if interrupted:
-        yield Paragraph(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="faint")
-    for line in fields.note_closed_forms(map(strategy_of, reaches)):
-        yield Paragraph(line, style="faint")
+    yield from fields.note_closed_forms(map(strategy_of, reaches))
     for plan in plans[:1]:
-        deduction = fields.describe_headroom(
-            plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom
-        )
-        if deduction:
-            yield Paragraph(f"local budget: {deduction}", style="faint")
         yield from fields.list_warnings(plan)
 
 
-def _name_limit(row: Mapping[str, Any]) -> str | None:
-    """Return the limit that the next value breaks, None if the search for it was interrupted."""
+def describe_limit(row: Mapping[str, Any]) -> str:
+    """Return the limit that the next value breaks, and whether a larger value may fit."""
     if row["interrupted"]:
-        return None
-    return name_limit(row["bound_by"]) if row["bound_by"] else _NO_LIMIT
+        return "interrupted: more may fit"
+    if row["bound_by"] is None:
+        return "no limit"
+    if row["bound_by"] == DEADLINE and not row["value"]:
+        return "even 1 takes longer"
+    return f"{name_limit(row['bound_by'])}{'' if row['proved'] or not row['value'] else ', not proved'}"

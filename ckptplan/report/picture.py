@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import InputError
 
@@ -59,7 +59,6 @@ class Chart:
     ``has_dots`` also takes the plans whose schedules a page shows, and draws a dot for each.
     """
 
-    kind: ClassVar[str] = "chart"
     drawing: str
     result: Any
     title: str

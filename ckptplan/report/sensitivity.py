@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptplan.cost.case import Case
@@ -23,8 +23,6 @@ from ckptplan.wording import Argument
 _MOST_BREAK_EVENS = 6
 #: Smaller relative differences are shown as 'same'.
 _SAME = 5e-5
-#: Inputs that only transfers depend on.
-_TRANSFERS = ("bandwidth", "latency", "synchronisation", "transfer-seconds")
 #: Columns before and after the parameters; ``kind`` is input (unchanged), point, break-even or uncertainty.
 _HEAD = ("kind", "input", "factor", "value", "strategy")
 _TAIL = ("seconds", "change", "kept_seconds", "kept_change", "kept_fits", "below", "above", "note")
@@ -67,46 +65,29 @@ def view_sensitivity(study: Sensitivity) -> View:
 def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
     """Yield the plan, the effect of each input, where another strategy is better, and the error bars."""
     best, profile = study.best, study.profile
-    cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
-    yield blocks.Paragraph(cost, head=f"best: {best.strategy}", style="best")
+    plan = f"{best.strategy}  {format_cells(best.parameters)}".rstrip()
+    yield blocks.Paragraph(f"best: {plan}: {format_seconds(best.seconds)}", style="best")
     case = Case(workload=study.workload, profile=profile)
-    yield from list_memory(case, budget=profile.local_budget_bytes, headroom=profile.headroom)
-    if study.left_out:
-        yield blocks.Paragraph(_describe_left_out(study), style="faint")
-    yield blocks.Heading("Change of the time if the job is planned again with an input at a factor")
-    yield blocks.Table.of(_FIELDS, _list_effects(study, _write_replanned, outside="n/a"))
-    idle_inputs = [influence for influence in study.influences if influence.no_effect]
-    if idle_inputs:
-        names = ", ".join(
-            f"{influence.name} ({format_values(influence.axis, influence.values)})" for influence in idle_inputs
-        )
-        yield blocks.Paragraph(f"no effect: {names}", style="faint")
-    if idle_transfers := _describe_transfers(study):
-        yield blocks.Paragraph(idle_transfers)
-    if kept_effects := list(_list_effects(study, _write_kept, outside="")):
-        yield blocks.Heading("Change of the time if the plan is kept, where that differs")
-        yield blocks.Table.of(_FIELDS, kept_effects)
-    yield from _list_break_evens(study.influences)
-    yield from _list_ends(study.influences)
-    if study.error_bars is not None:
-        yield from _list_error_bars(study, study.error_bars)
-
-
-def _describe_left_out(study: Sensitivity) -> str:
-    """Return which strategies are not compared at scaled inputs, why, and how much this may cost."""
-    best, compared = study.best, study.best_compared
-    names, reasons = ", ".join(study.left_out), "; ".join(dict.fromkeys(study.left_out.values()))
-    if compared is None:
-        worth = "none of the others fits"
-    elif (dearer := compared.seconds / best.seconds - 1) > _SAME:
-        longer = f"{format_percent(dearer)[1:]} longer than this plan"
-        worth = f"the best of the others, {compared.strategy}, takes {longer}"
-    else:
-        worth = "no other strategy is worth more than this plan"
-    return (
-        f"at scaled inputs, closed forms are compared with this plan, without {names}: {reasons}. "
-        f"With the inputs of now, {worth}; {Argument('strategies', 'all')} compares every strategy, slowly"
+    yield list_memory(case, budget=profile.local_budget_bytes, headroom=profile.headroom)
+    yield blocks.Table.of(
+        _FIELDS,
+        (_make_effect(influence) for influence in sort_by_effect(study)),
+        title="Change of the time with an input at a factor: planned again / if the plan is kept",
     )
+    idle = [influence for influence in study.influences if influence.no_effect]
+    if idle:
+        values = (f"{influence.name} ({format_values(influence.axis, influence.values)})" for influence in idle)
+        yield blocks.Paragraph(f"no effect: {', '.join(values)}", style="faint")
+    if study.left_out:
+        reasons = "; ".join(dict.fromkeys(study.left_out.values()))
+        yield blocks.Paragraph(
+            f"at scaled inputs, closed forms are compared with this plan, without {', '.join(study.left_out)}: "
+            f"{reasons}; {Argument('strategies', 'all')} compares every strategy, slowly",
+            style="faint",
+        )
+    yield _list_break_evens(study.influences)
+    if study.error_bars is not None:
+        yield _list_error_bars(study, study.error_bars)
 
 
 def _make_document(study: Sensitivity) -> dict[str, Any]:
@@ -124,34 +105,11 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
     }
 
 
-def _describe_transfers(study: Sensitivity) -> str:
-    """Return why quicker transfers change nothing, '' if they change the time."""
-    quicker = [
-        point
-        for influence in study.influences
-        if influence.name in _TRANSFERS
-        for point in influence.points
-        if (point.factor > 1) == (influence.name == "bandwidth")
-    ]
-    if any(point.change is None or abs(point.change) >= _SAME for point in quicker):
-        return ""
-    if study.moves:
-        return "Quicker transfers change nothing: those of the best plan do not bind."
-    return "Quicker transfers change nothing: the best plan uses no remote memory."
-
-
-def _list_effects(
-    study: Sensitivity, write: Callable[[Replanned], str], *, outside: str
-) -> Iterator[dict[str, str]]:
-    """Yield a row for each input with the text of ``write`` at each factor. Rows without any text are left out.
-
-    Factors at which files do not accept the input have the text ``outside``.
-    """
-    for influence in sort_by_effect(study):
-        texts = {point.factor: write(point) for point in influence.points}
-        if any(texts.values()):
-            cells = {f"x {factor:g}": texts.get(factor, outside) for factor in FACTORS}
-            yield {"input": influence.name, "value": format_values(influence.axis, influence.values), **cells}
+def _make_effect(influence: Influence) -> dict[str, str]:
+    """Return the row of an input: the change of the time at each factor, 'n/a' where files do not accept it."""
+    texts = {point.factor: _write_changes(point) for point in influence.points}
+    cells = {f"x {factor:g}": texts.get(factor, "n/a") for factor in FACTORS}
+    return {"input": influence.name, "value": format_values(influence.axis, influence.values), **cells}
 
 
 def sort_by_effect(study: Sensitivity) -> list[Influence]:
@@ -164,16 +122,13 @@ def sort_by_effect(study: Sensitivity) -> list[Influence]:
     return sorted((influence for influence in study.influences if influence.no_effect is None), key=span)
 
 
-def _write_replanned(point: Replanned) -> str:
-    return "no plan" if point.change is None else _write_change(point.change)
-
-
-def _write_kept(point: Replanned) -> str:
-    """Return the change of time of the kept plan, '' if the new plan has the same change."""
-    if not point.kept_fits:
-        return "no fit"
-    is_same = point.change is not None and abs(point.kept_change - point.change) < _SAME
-    return "" if is_same else _write_change(point.kept_change)
+def _write_changes(point: Replanned) -> str:
+    """Return the change of the time of a new plan, and that of the kept plan if it differs."""
+    if point.change is None:
+        return "no plan"
+    kept = _write_change(point.kept_change) if point.kept_fits else "no fit"
+    is_same = point.kept_fits and abs(point.kept_change - point.change) < _SAME
+    return _write_change(point.change) + ("" if is_same else f" / {kept}")
 
 
 def _write_change(share: float) -> str:
@@ -185,8 +140,8 @@ def format_values(axis: Axis, values: Sequence[Value]) -> str:
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
 
-def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
-    """Yield the factors at which the best strategy changes, ascending. Only the nearest ones are listed."""
+def _list_break_evens(influences: Sequence[Influence]) -> blocks.Block:
+    """Return the factors at which the best strategy changes, ascending. Only the nearest ones are listed."""
     records: list[dict[str, str]] = []
     for influence in influences:
         nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
@@ -196,21 +151,9 @@ def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]
             text = f"{further} more, farther away: {Argument('format', 'json')}"
             records.append({"input": influence.name, "change": text})
     if not records:
-        yield blocks.Paragraph("The same strategy is the best one from a quarter to four times each input.")
-        return
-    yield blocks.Heading("The best strategy changes")
-    yield blocks.Table.of(
-        (blocks.Field("input", title=""), blocks.Field("change", title="", wraps=True)), records
-    )
-
-
-def _list_ends(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
-    """Yield a note for each input that was varied less than the others, since files limit its values."""
-    for influence in influences:
-        low, high = influence.scanned
-        if (low, high) != Influence.scanned:
-            text = f"{influence.name}: changes were searched for from x {low:.3g} to x {high:.3g} only"
-            yield blocks.Paragraph(f"{text}, near the end of what files may have", style="faint")
+        return blocks.Paragraph("The same strategy is the best one from a quarter to four times each input.")
+    fields = blocks.Field("input", title=""), blocks.Field("change", title="", wraps=True)
+    return blocks.Table.of(fields, records, title="The best strategy changes")
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:
@@ -222,22 +165,17 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
     return f"{place}: {new} fits" if old is None else f"{place}: {new}, not {old}"
 
 
-def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Block]:
-    """Yield the interval of the time, the chance that another strategy is better, and the regret."""
+def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> blocks.Block:
+    """Return the interval of the time, the chance that another strategy is better, and the regret."""
     low, high = (seconds / study.best.seconds - 1 for seconds in (bars.low_seconds, bars.high_seconds))
-    names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
-    slower = f"at most {100 * bars.regret:.2g} % slower than the best plan"
-    yield blocks.Heading(f"Every time known to within {100 * bars.share:g} %")
-    yield blocks.make_facts(
-        {
-            "time": f"{format_seconds(bars.low_seconds)} to {format_seconds(bars.high_seconds)} "
-            f"({format_percent(low)} to {format_percent(high)}) in 90 % of {bars.samples:,} samples",
-            "choice": f"another strategy is better in {100 * bars.better_chance:.3g} % of them ({names})"
-            if bars.better_chance
-            else f"{study.best.strategy} is the best strategy in every sample",
-            "regret": f"{slower if bars.regret > _SAME else 'as quick as the best plan'} in 95 % of them",
-        }
-    )
+    names = "".join(f"; {name} {100 * chance:.3g} %" for name, chance in bars.better.items())
+    facts = {
+        "time": f"{format_seconds(bars.low_seconds)} to {format_seconds(bars.high_seconds)} "
+        f"({format_percent(low)} to {format_percent(high)}) in 90 % of {bars.samples:,} samples",
+        "choice": f"another strategy is better in {100 * bars.better_chance:.3g} % of them{names}",
+        "regret": f"at most {100 * bars.regret:.2g} % slower than the best plan in 95 % of them",
+    }
+    return blocks.make_facts(facts, title=f"Every time known to within {100 * bars.share:g} %")
 
 
 def _make_input_document(influence: Influence) -> dict[str, Any]:
@@ -277,25 +215,3 @@ def _make_row(kind: str, varied: Mapping[str, Any], point: Mapping[str, Any]) ->
 
 def _flatten(best: Mapping[str, Any] | None) -> Row:
     return {} if best is None else {**best, **best["parameters"]}
-
-
-#: An input that changes the time by less than this share gets no panel of the picture, but is named.
-TRIFLE = 0.0005
-
-
-def select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influence]]:
-    """Return the inputs that change the time or leave no plan, the largest effect first, and the other ones."""
-    ranked = sort_by_effect(study)
-    large = [
-        influence
-        for influence in ranked
-        if max(map(abs, list_changes(influence)), default=0.0) >= TRIFLE
-        or any(point.best is None for point in influence.points)
-    ]
-    return large, [influence for influence in ranked if influence not in large]
-
-
-def list_changes(influence: Influence) -> list[float]:
-    """Return the changes of time that are drawn, of new plans and of the kept plan."""
-    replanned = [point.change for point in influence.points if point.change is not None]
-    return replanned + [point.kept_change for point in influence.points if point.kept_fits]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.planning.playback import identify_plan
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
+from ckptplan.report.blocks import Field, Paragraph, Table
 from ckptplan.report.fields import name_job, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
@@ -30,19 +30,17 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
         "predicted": {row["quantity"]: row["predicted"] for row in rows},
         "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
     }
-    actions = f"{format_count(trace.actions)} actions, every law kept"
-    shown: list[Block] = [
-        Paragraph(f"schedule  {schedule or name_plan(plan)}: {actions}"),
-        Table.of(_FIELDS, rows),
-    ]
-    if trace.stall_seconds:
-        shown.append(Paragraph(f"compute waits {format_seconds(trace.stall_seconds)} for transfers"))
+    waits = f", waits of {format_seconds(trace.stall_seconds)} for transfers" if trace.stall_seconds else ""
+    played = f"{schedule or name_plan(plan)}: {format_count(trace.actions)} actions, every law kept{waits}"
     return View(
         kind="simulation",
         heading="Simulation",
         title=name_job(plan.workload, plan.profile),
         memory=find_given_memory(plan),
-        blocks=lambda: shown,
+        blocks=lambda: (
+            Paragraph(played),
+            Table.of(_FIELDS, rows, style=lambda row: "" if row["agrees"] else "caution"),
+        ),
         document=lambda: document,
         rows=lambda: rows,
         basis=lambda: plan.estimate_basis,
@@ -66,14 +64,12 @@ def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _show_difference(row: dict[str, Any]) -> Cell:
+def _show_difference(row: dict[str, Any]) -> str:
     """Return how far the simulation is above or below the prediction."""
     if row["agrees"]:
-        return Cell("equal", "good")
-    quantity, predicted, simulated = row["quantity"], row["predicted"], row["simulated"]
-    difference = f"{'+' if simulated > predicted else '-'}{format_field(quantity, abs(simulated - predicted))}"
-    share = f" ({format_percent(simulated / predicted - 1)})" if predicted else ""
-    return Cell(f"{difference}{share}", "caution")
+        return "equal"
+    predicted, simulated = row["predicted"], row["simulated"]
+    return format_percent(simulated / predicted - 1) if predicted else "more"
 
 
 _FIELDS = (

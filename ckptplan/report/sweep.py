@@ -21,7 +21,7 @@ from ckptplan.report.formats import View
 from ckptplan.report.picture import Chart
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sweep import Sweep, SweepResult
-from ckptplan.units import format_bytes, format_count, format_percent, format_share
+from ckptplan.units import format_bytes, format_count, format_percent
 from ckptplan.wording import Argument
 
 #: The number of rows shown on a console, and on a page. Other rows are only counted.
@@ -76,12 +76,6 @@ class Summary:
             names, reasons = ", ".join(sweep.left_out), "; ".join(dict.fromkeys(sweep.left_out.values()))
             hidden = f"{Argument('strategies', 'all')} compares every strategy, slowly"
             yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {hidden}", style="faint")
-        if any(axis.name == "local-bytes" for axis in sweep.grid.axes):
-            # The headroom of a profile is subtracted from the memory of an axis, but not of an option.
-            for profile in sweep.profiles:
-                if profile.headroom:
-                    less = f"{format_share(profile.headroom)} headroom of {profile.name}"
-                    yield Paragraph(f"local-bytes: plans leave {less} free", style="faint")
 
     def list_basis(self) -> tuple[BasisEntry, ...]:
         """Return the inputs of all jobs of the sweep, each once, before the grid changes them."""

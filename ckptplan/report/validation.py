@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ckptplan import units
-from ckptplan.calibration.validation import FACTOR, REGRET, Regret, Row, Unit, Validation, Verdict
+from ckptplan.calibration.validation import FACTOR, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import find_given_memory
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report import fields
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table, make_facts
+from ckptplan.report.blocks import Block, Field, Paragraph, Style, Table, make_facts
 from ckptplan.report.formats import ShownPlan, View
 from ckptplan.wording import Argument
 
-#: The style and the name of each verdict in a table. Names are shorter than in JSON, to fit 80 columns.
+#: The name of each verdict in a table, and styles of names. Names are shorter than in JSON, to fit 80 columns.
 _VERDICTS = {
-    Verdict.OK: Cell("ok", style="good"),
-    Verdict.OFF: Cell("off", style="bad"),
-    Verdict.NOISY: Cell("too noisy", style="caution"),
-    Verdict.SMALL: Cell("too small", style="faint"),
-    Verdict.OTHER_MACHINE: Cell("not compared", style="caution"),
-    Verdict.UNCHECKED: Cell("not plain", style="caution"),
+    Verdict.OK: "ok",
+    Verdict.OFF: "off",
+    Verdict.NOISY: "too noisy",
+    Verdict.SMALL: "too small",
+    Verdict.OTHER_MACHINE: "not compared",
+    Verdict.UNCHECKED: "not plain",
 }
-_PREDICTED, _MEASURED = Field("predicted", right=True), Field("measured", right=True)
-_JUDGEMENT = (
+_STYLES: dict[str, Style] = {"ok": "", "off": "bad", "too small": "faint"}
+_FIELDS = (
+    Field("quantity", title="", wraps=True),
+    fields.PARAMETERS,
+    Field("predicted", right=True),
+    Field("measured", right=True),
     Field("bias", right=True, priority=1),
     Field("allowed", "off above", right=True, priority=3),
     Field("noise", right=True, priority=2),
     Field("verdict"),
 )
-_QUANTITIES = (Field("quantity", title="", wraps=True), _PREDICTED, _MEASURED, *_JUDGEMENT)
-_CONTENDERS = (fields.STRATEGY, fields.PARAMETERS, _PREDICTED, _MEASURED, *_JUDGEMENT)
 _FORMS: dict[Unit, Callable[[float], str]] = {
     "bytes per second": units.format_rate,
     "bytes": units.format_bytes,
@@ -40,10 +42,9 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
     "count": lambda value: units.format_count(round(value)),
     "share": lambda value: f"{value:.3f}" if value > 0.01 or value == 0 else f"{value:.1e}",
 }
-
-
-#: The members of a document that describe the run.
+#: The members of a document that describe the run, a quantity, and its judgement.
 _ENVIRONMENT = ("machine", "device", "threads", "clock")
+_QUANTITY = ("quantity", "unit", "predicted", "measured", "bias", "allowed", "noise", "verdict")
 
 
 def view_validation(validation: Validation) -> View:
@@ -63,33 +64,25 @@ def view_validation(validation: Validation) -> View:
 
 
 def _describe(validation: Validation) -> Iterator[Block]:
-    """Yield each quantity with its verdict, the regret, and notes about the comparison."""
+    """Yield the verdict, each quantity with its own verdict, the regret, and notes about the comparison."""
     plan, here = validation.plan, validation.environment
     rounds = f"; {here.clock}, {validation.repeats} rounds in turn" if validation.repeats else ""
-    yield make_facts(
-        {
-            "plan": fields.name_plan(plan),
-            "ran": f"{validation.cell}, batch {validation.batch}",
-            "on": f"{here.machine}, {units.format_threads(here.threads)}{rounds}",
-        }
-    )
-    yield Table.of(_QUANTITIES, map(_make_record, validation.rows))
-    points = ". Overhead is the time added to base's; pt are points: a percent of base's time"
-    yield Paragraph(
-        "bias: predicted over measured, less one; below zero it took longer, or more, than predicted. "
-        "Off above: the tolerance, and what the noise of both may hide. Too noisy: not off, but noise may "
-        f"hide that it is{points if any(row.in_points for row in validation.rows) else ''}."
-    )
+    facts = {
+        "plan": fields.name_plan(plan),
+        "ran": f"{validation.cell}, batch {validation.batch}",
+        "on": f"{here.machine}, {units.format_threads(here.threads)}{rounds}",
+    }
+    yield make_facts(facts)
+    yield Table.of((_FIELDS[0], *_FIELDS[2:]), map(_make_record, validation.rows), style=_choose_style)
     if validation.not_comparable is not None:
         yield Paragraph(f"Times are not comparable: {validation.not_comparable}.")
     if validation.regret is not None:
         yield from _compare_contenders(validation.regret)
-    for note in validation.notes:
-        yield Paragraph(f"Note: {note}.")
+    yield from (Paragraph(f"Note: {note}.") for note in validation.notes)
     yield _conclude(validation)
 
 
-def _make_record(row: Row) -> dict[str, str | Cell | None]:
+def _make_record(row: Row) -> dict[str, str | None]:
     """Return the cells of a quantity, or of the time of a contender, in a table."""
     form = units.format_percent if row.in_points else _FORMS[row.unit]
     unit = "pt" if row.in_points else "%"
@@ -109,73 +102,46 @@ def _make_record(row: Row) -> dict[str, str | Cell | None]:
     }
 
 
+def _choose_style(row: Mapping[str, str | None]) -> Style:
+    return _STYLES.get(row["verdict"] or "", "caution")
+
+
 def _compare_contenders(regret: Regret) -> Iterator[Block]:
-    """Yield whether a contender was quicker than the plan, and the time of each contender."""
-    row = regret.row
-    verdict = _VERDICTS[row.verdict].value
-    slower = (
-        "nothing that was measured is quicker"
-        if row.measured <= 1
-        else f"the plan took {units.format_share(row.measured - 1)} longer than the quickest measured, by the "
-        f"round; {units.format_share(REGRET)} and the noise, {units.format_share(row.noise or 0)}, are allowed"
-    )
-    yield Paragraph(f"  {row.measured:.3f}: {slower}  {verdict}", head="Decision regret")
+    """Yield the time of each contender, and by which factor the plan took longer than the quickest one."""
     ordered = sorted(regret.contenders, key=lambda contender: contender.row.measured)
-    yield Table.of(
-        _CONTENDERS,
-        (
-            {
-                **_make_record(contender.row),
-                "strategy": f"{contender.strategy} (chosen)" if contender is regret.own else contender.strategy,
-                "parameters": fields.format_cells(contender.parameters),
-            }
-            for contender in ordered
-        ),
+    rows = (
+        {
+            **_make_record(contender.row),
+            "quantity": f"{contender.strategy}{' (chosen)' if contender is regret.own else ''}",
+            "parameters": fields.format_cells(contender.parameters),
+        }
+        for contender in ordered
     )
+    row = regret.row
+    title = f"Decision regret: {row.measured:.3f} times the quickest contender, {_VERDICTS[row.verdict]}"
+    yield Table.of(_FIELDS, rows, title=title, style=_choose_style)
     yield from fields.note_same_schedules((contender.strategy, *contender.same) for contender in ordered)
 
 
 def _conclude(validation: Validation) -> Paragraph:
     """Return the verdict on the whole prediction, with the quantities that are off or too noisy."""
-    off = ", ".join(_with_numbers(validation, name) for name in validation.off)
-    noisy, repeats = ", ".join(validation.noisy), Argument("repeats")
+    off, noisy, repeats = ", ".join(validation.off), ", ".join(validation.noisy), Argument("repeats")
     is_wrong = bool(validation.off or validation.interrupted)
-    if is_wrong:
-        verdict = ""
-    elif validation.not_comparable is not None:
+    verdict = f"The prediction holds{', as far as it can be judged' if noisy else ''}"
+    if validation.not_comparable is not None:
         verdict = "Counts, bytes and gradients hold; times were not compared"
-    else:
-        verdict = f"The prediction holds{', as far as it can be judged' if noisy else ''}"
-    sentences = (
-        verdict,
-        f"Outside what is allowed: {off}" if off else "",
-        "" if validation.pace is None else _describe_pace(validation, validation.pace),
-        f"Too noisy to judge: {noisy}; calibrate again, or more {repeats}, may help" if noisy else "",
-        "Interrupted: the rest was not measured" if validation.interrupted else "",
-    )
-    text = ". ".join(filter(None, sentences))
+    pace = validation.pace
+    sentences = {
+        verdict: not is_wrong,
+        f"Outside what is allowed: {off}": bool(off),
+        f"Everything took {pace or 1:.2g} times as long as calibrated; if it stays so, calibrate again": bool(
+            pace
+        ),
+        f"Too noisy to judge: {noisy}; calibrate again, or more {repeats}, may help": bool(noisy),
+        "Interrupted: the rest was not measured": validation.interrupted,
+    }
+    text = ". ".join(sentence for sentence, is_said in sentences.items() if is_said)
     return Paragraph(f"{text}.", style="bad" if is_wrong else "caution" if noisy else "good")
-
-
-def _describe_pace(validation: Validation, pace: float) -> str:
-    """Explain that the plan and base both took ``pace`` times as long as predicted."""
-    (overhead,) = (row for row in validation.rows if row.quantity == "overhead")
-    also = ", and the overhead is as predicted" if overhead.verdict is Verdict.OK else ""
-    how = "slower" if pace > 1 else "quicker"
-    return (
-        f"Everything took {pace:.2g} times as long as calibrated{also}: the machine is {how} than when it was "
-        "calibrated. If it stays so, calibrate again"
-    )
-
-
-def _with_numbers(validation: Validation, name: str) -> str:
-    """Return the name of a quantity. The overhead, by which plans are chosen, also has its numbers."""
-    for row in validation.rows:
-        if row.quantity == name and row.in_points and row.predicted is not None and row.bias is not None:
-            predicted, measured = units.format_percent(row.predicted), units.format_percent(row.measured)
-            points = f"{abs(row.bias) * 100:.1f} points"
-            return f"{name} ({predicted} predicted, {measured} measured: {points} off)"
-    return name
 
 
 def _make_document(validation: Validation) -> dict[str, Any]:
@@ -225,7 +191,6 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
 
 def _list_rows(validation: Validation) -> list[dict[str, Any]]:
     """Return a row for each quantity."""
-    names = ("quantity", "unit", "predicted", "measured", "bias", "allowed", "noise", "verdict")
-    rows = [{name: getattr(row, name) for name in names} for row in validation.rows]
+    rows = [{name: getattr(row, name) for name in _QUANTITY} for row in validation.rows]
     # JSON has no NaN, which a difference of gradients may be.
     return [row if math.isfinite(row["measured"]) else {**row, "measured": None} for row in rows]

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ckptplan
 from ckptplan import InputError, Workload
 from ckptplan.model.network import Network
-from ckptplan.report.views import make_view
+from ckptplan.report.formats import make_view
 
 BATCH, INPUTS, HIDDEN = 4, 16, 32
 

@@ -14,10 +14,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 import ckptplan
+from ckptplan.report.formats import find_memory
 from ckptplan.report.picture import SIZES
 from ckptplan.report.plots import figures, make_picture, style
 from ckptplan.report.sketch import Detail, sketch_schedule
-from ckptplan.report.views import find_memory
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_percent
 from tests.report.jobs import front_of, jobs, plan_of

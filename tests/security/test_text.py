@@ -145,13 +145,13 @@ def test_keys_of_a_file_are_told_on_one_line(tmp_path: Path) -> None:
 
 @given(text=st.text(alphabet=st.one_of(st.sampled_from("a \n\t\r\x1b[31m\x9b\u202e\ud800"), st.characters())))
 def test_tables_hold_no_controls(text: str) -> None:
-    assert find_control(told([Paragraph(text, head=text)], width=10_000)) is None
+    assert find_control(told([Paragraph(text)], width=10_000)) is None
 
 
 def test_a_terminal_gets_no_codes_but_those_of_the_tables_own_colours() -> None:
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=True, color_system="standard", width=200, markup=False)
-    print_blocks([Paragraph("", head="\x1b[31mred\u202e")], console)
+    print_blocks([Paragraph("\x1b[31mred\u202e")], console)
     assert buffer.getvalue() == "\x1b[1m" + r"\x1b[31mred\u202e" + "\x1b[0m\n"
 
 

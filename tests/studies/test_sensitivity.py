@@ -323,8 +323,6 @@ def test_an_input_near_the_end_of_its_range_is_varied_as_far_as_files_may_have_i
     assert tuple(point.factor for point in found.points) == factors
     assert found.scanned != (0.25, 4.0)
     text = "".join(TEXT.render(view_sensitivity(study)))
-    low, high = found.scanned
-    assert f"{name}: changes were searched for from x {low:.3g} to x {high:.3g} only" in text
     assert ("n/a" in text) == (factors != FACTORS)
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any, ClassVar
+from typing import Any
 
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.report.basis import explain_basis
-from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Table
-from ckptplan.report.fields import FACTS, describe_plan
+from ckptplan.report.blocks import Block
+from ckptplan.report.fields import describe_plan
 from ckptplan.report.formats import ShownPlan, View
 from ckptplan.report.picture import Chart
 from ckptplan.report.sketch import Detail, Sketch, TooLongToDraw, sketch_schedule
@@ -27,46 +27,23 @@ from ckptplan.units import format_count, format_seconds, sizes_like
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
-#: The facts of a plan that a page prints beside the schedule.
-_FACTS = (*FACTS, Field("recomputed_steps", "steps run again"))
 #: The most actions of the schedules of all plans on a page, and the most characters of their files.
 _ACTIONS, _CHARACTERS = 200_000, 40_000
 #: The detail of the schedule that is shown at first, and of each other schedule.
 _WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=150, intervals=60, actions=50_000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A part of a page, with a heading of its own: blocks, charts and plans to choose."""
-
-    name: str
-    title: str
-    blocks: Sequence[Block | Chart | ShownPlans]
-
-
-@dataclass(frozen=True)
-class ShownPlans:
-    """The plans of a page: label, facts, schedule and file of each, and which plan is shown at first.
-
-    ``svg`` is '' if the schedule is left out; the caption then says why. ``link`` is '' if the file is left out
-    because of its size.
-    """
-
-    kind: ClassVar[str] = "plans"
-    plans: Sequence[dict[str, Any]]
-
-
 def render_page(*views: View, command: str = "") -> str:
     """Return results as one HTML page, titled after the first one. ``command`` is the command that made it."""
-    script = _asset("page.js")
+    script, shown = _asset("page.js"), set[Block]()
     with sizes_like(views[0].memory):
-        sections = [_make_section(view) for view in views]
+        sections = [_make_section(view, shown) for view in views]
         basis = tuple(dict.fromkeys(entry for view in views for entry in view.basis()))
-        sections.append(Section(name="basis", title="Estimate basis", blocks=[*explain_basis(basis)]))
+        origins = View(kind="basis", heading="Estimate basis", blocks=lambda: explain_basis(basis))
         return str(
             _template().render(
                 title=f"{views[0].heading}: {views[0].title}",
-                sections=_drop_repeated(sections),
+                sections=[*sections, *([_make_section(origins, shown)] if basis else [])],
                 command=command,
                 version=__version__,
                 style=_as_is(_asset("page.css")),
@@ -77,40 +54,24 @@ def render_page(*views: View, command: str = "") -> str:
         )
 
 
-def _make_section(view: View) -> Section:
-    """Return the section of a result: its picture, the schedules of its plans, and its text."""
-    blocks, plans, chart = list[Block | Chart | ShownPlans](), view.plans(), view.chart()
-    if chart is not None:
-        dots = {"plans": [shown.plan for shown in plans]} if chart.has_dots else {}
-        blocks.append(replace(chart, options={**chart.options, **dots}))
-    if plans:
-        blocks.append(_show_plans(plans))
-    return Section(name=view.kind or "plan", title=view.heading, blocks=[*blocks, *view.blocks()])
+def _make_section(view: View, shown: set[Block]) -> dict[str, Any]:
+    """Return a section: the picture of a result, the schedules of its plans, and the blocks that are new.
+
+    The blocks of the section are added to ``shown``, those of earlier sections.
+    """
+    plans, chart = view.plans(), view.chart()
+    blocks = [block for block in view.blocks() if block not in shown]
+    shown.update(blocks)
+    if chart is not None and chart.has_dots:
+        chart = replace(chart, options={**chart.options, "plans": [shown_plan.plan for shown_plan in plans]})
+    section = {"name": view.kind or "plan", "title": view.heading, "chart": chart}
+    return {**section, "plans": _show_plans(plans), "blocks": blocks}
 
 
 def _draw_chart(chart: Chart) -> Any:
     from ckptplan.report.plots.svg import make_page_svg
 
     return _as_is(make_page_svg(chart.draw(), chart.drawing))
-
-
-def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
-    """Drop repeated tables and texts from sections, except their last occurrence, and drop empty sections."""
-    later: set[Block] = set()
-    kept: list[Section] = []
-    for section in reversed(sections):
-        blocks: list[Block | Chart | ShownPlans] = []
-        is_kept = False
-        for block in reversed(section.blocks):
-            # A heading is kept if the block after it is kept.
-            if not isinstance(block, Heading):
-                is_kept = not isinstance(block, Table | Paragraph) or block not in later
-            if is_kept:
-                blocks.insert(0, block)
-        later |= {block for block in blocks if isinstance(block, Table | Paragraph)}
-        if blocks:
-            kept.insert(0, replace(section, blocks=blocks))
-    return kept
 
 
 def _make_policy(script: str) -> str:
@@ -148,8 +109,12 @@ def _template() -> Any:
     return environment.from_string(_asset("page.html.j2"))
 
 
-def _show_plans(plans: Sequence[ShownPlan]) -> ShownPlans:
-    """Return plans for a page. If a schedule or a file is too long, the plan has a note instead."""
+def _show_plans(plans: Sequence[ShownPlan]) -> list[dict[str, Any]]:
+    """Return the label, facts, schedule and file of each plan, and whether it is shown at first.
+
+    ``svg`` is '' if the schedule is left out; the caption then says why. ``link`` is '' if the file is left out
+    because of its size.
+    """
     actions, characters, entries = _ACTIONS, _CHARACTERS, []
     for place, shown in enumerate(plans):
         detail = _WHOLE if shown.first else replace(_ONE_OF_MANY, actions=min(_ONE_OF_MANY.actions, actions))
@@ -159,10 +124,10 @@ def _show_plans(plans: Sequence[ShownPlan]) -> ShownPlans:
         if len(content) <= characters:
             characters -= len(content)
             link = f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
-        facts = [(name, text or "none") for name, text in describe_plan(shown.plan, _FACTS)]
+        facts = [(name, text or "none") for name, text in describe_plan(shown.plan).items()]
         about = {"label": shown.label, "facts": facts, "first": shown.first}
         entries.append({**about, "svg": svg, "caption": caption, "link": link})
-    return ShownPlans(entries)
+    return entries
 
 
 def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ckptplan.report.formats import find_memory
 from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import figures, style
-from ckptplan.report.views import find_memory
 from ckptplan.units import sizes_like
 
 #: The default drawing for each type of result.

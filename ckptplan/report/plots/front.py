@@ -157,7 +157,7 @@ def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
 def _add_plans(front: ParetoFront, ax: Axes, plans: Sequence[Plan]) -> None:
     """Add dots with tooltips that link to the plans of the page, numbered in their order."""
     memory = [max(1, plan.predicted.local_peak_bytes - front.resident_bytes) for plan in plans]
-    texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan)) for plan in plans]
+    texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan).items()) for plan in plans]
     links = [f"#plan-{place}" for place in range(len(plans))]
     add_tooltips(ax, memory, [plan.predicted.overhead for plan in plans], texts, links=links)
 

@@ -19,8 +19,8 @@ from matplotlib.textpath import TextPath
 from scipy.ndimage import distance_transform_edt, label, minimum_filter
 
 from ckptplan.report.plots import style
+from ckptplan.report.plots.style import count_dots, set_ticks
 from ckptplan.report.plots.svg import MOST_TOOLTIPS, add_tooltips
-from ckptplan.report.plots.ticks import count_dots, set_ticks
 from ckptplan.report.sweep import Plane, describe_point, find_limits, list_planes, list_varied
 from ckptplan.studies.sweep import SweepResult
 

@@ -1,7 +1,7 @@
 """Places labels in axes where they touch no line and no other label.
 
 The axes are divided into squares of one point (1/72 inch). A label fits if no line passes through the squares
-that it covers. The sum over a rectangle of squares is computed from a table of cumulative sums.
+that it covers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
-from scipy.ndimage import maximum_filter
+from scipy.ndimage import distance_transform_edt, maximum_filter, minimum_filter, uniform_filter
 
 from ckptplan.report.plots.style import find_figure, lay_out
 from ckptplan.wording import escape_controls
@@ -75,19 +75,24 @@ class Labels:
 
     def _move_text(self, annotation: Annotation, target: _Squares) -> None:
         """Move a text to the free place nearest to the target, and among equal ones nearest to its middle."""
-        box = Text.get_window_extent(annotation, self._renderer)
-        width, height = (int(side * self._points) + 2 * _MARGIN for side in (box.width, box.height))
-        width, height = min(width, self._shape[0] - 1), min(height, self._shape[1] - 1)
-        used = _sum_rectangles(_accumulate(self._taken), width, height)
-        # Prefer the middle of a line, since its ends lie on the frame or among other lines.
-        middle = np.argwhere(target > 0).mean(axis=0) if target.any() else np.array(self._shape) / 2
-        across, upwards = np.ogrid[: used.shape[0], : used.shape[1]]
-        off_middle = np.hypot(across + width / 2 - middle[0], upwards + height / 2 - middle[1])
+        box, shape = Text.get_window_extent(annotation, self._renderer), np.array(self._shape)
+        sides = np.array([box.width, box.height]) * self._points + 2 * _MARGIN
+        size = np.minimum(sides.astype(int), shape - 1)
+        # Which share of the label would be covered by lines, labels and the outside of the axes at each square.
+        covered = uniform_filter(self._taken, size.tolist(), mode="constant", cval=1.0)
         # If the label fits nowhere, choose the places where it covers the fewest lines.
-        penalty = np.where(used == used.min(), 0.02 * off_middle, np.inf)
-        x, y = _find_nearest(_accumulate(target), width, height, penalty)
-        self._taken[x : x + width, y : y + height] += 1
-        annotation.xyann = ((x + width / 2) / self._shape[0], (y + height / 2) / self._shape[1])
+        is_free = covered < covered.min() + 0.5 / size.prod()
+        places = np.argwhere(target > 0)
+        distance = minimum_filter(distance_transform_edt(target == 0), size.tolist()) if len(places) else 0.0
+        # Prefer the middle of a line, since its ends lie on the frame or among other lines.
+        middle = places.mean(axis=0) if len(places) else shape / 2
+        across, upwards = np.ogrid[: shape[0], : shape[1]]
+        penalty = 0.02 * np.hypot(across - middle[0], upwards - middle[1])
+        nearest = np.where(is_free, distance + penalty, np.inf).argmin()
+        centre = np.array(np.unravel_index(nearest, self._shape))
+        low = np.maximum(0, centre - size // 2)
+        self._taken[low[0] : low[0] + size[0], low[1] : low[1] + size[1]] += 1
+        annotation.xyann = tuple((centre / shape).tolist())
 
     def _cover(self, box: Bbox) -> None:
         """Mark the squares of a text as taken."""
@@ -112,40 +117,3 @@ class Labels:
         squares[x[inside], y[inside]] = 1
         covered: _Squares = maximum_filter(squares, size=max(1, round(line.get_linewidth())))
         return covered
-
-
-def _accumulate(squares: _Squares) -> _Squares:
-    """Return the sum of the squares below and to the left of each corner."""
-    table = np.zeros((squares.shape[0] + 1, squares.shape[1] + 1))
-    table[1:, 1:] = squares.cumsum(axis=0).cumsum(axis=1)
-    return table
-
-
-def _sum_rectangles(table: _Squares, width: int, height: int, *, margin: int = 0) -> _Squares:
-    """Return the sum over each rectangle of a size and its margin, by the lower left corner of the rectangle.
-
-    ``table`` comes from ``_accumulate``. Margins are cut off at the ends of the table.
-    """
-    right, top = (count - 1 for count in table.shape)
-    x, y = np.arange(right + 1 - width), np.arange(top + 1 - height)
-    columns = table[np.minimum(right, x + width + margin)] - table[np.maximum(0, x - margin)]
-    sums: _Squares = columns[:, np.minimum(top, y + height + margin)] - columns[:, np.maximum(0, y - margin)]
-    return sums
-
-
-def _find_nearest(target: _Squares, width: int, height: int, penalty: _Squares) -> tuple[int, int]:
-    """Return the lower left corner of the rectangle with the least distance to a target plus its penalty.
-
-    ``target`` comes from ``_accumulate``. Distances are in points; the least one is ``_MARGIN``.
-    """
-    nearest, least = int(penalty.argmin()), np.inf
-    for distance in range(_MARGIN, max(target.shape) if target[-1, -1] else 0):
-        if distance >= least:
-            break
-        # All squares within the distance lie in the rectangle with a margin.
-        is_near = _sum_rectangles(target, width, height, margin=distance) > 0
-        cost = np.where(is_near, distance + penalty, np.inf)
-        if cost.min() < least:
-            nearest, least = int(cost.argmin()), float(cost.min())
-    x, y = divmod(nearest, penalty.shape[1])
-    return x, y

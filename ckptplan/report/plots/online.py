@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
 from ckptplan.report.plots.labels import Labels
-from ckptplan.report.plots.ticks import set_round_ticks
+from ckptplan.report.plots.style import set_round_ticks
 from ckptplan.studies.online import OnlineFactors
 from ckptplan.units import format_count
 

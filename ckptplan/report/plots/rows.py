@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_plan, find_budget
-from ckptplan.report.infeasible import DEADLINE, format_reason, name_limit
-from ckptplan.report.largest import view_largest
+from ckptplan.report.infeasible import format_reason
+from ckptplan.report.largest import describe_limit, view_largest
 from ckptplan.report.machines import name_time
 from ckptplan.report.numbers import format_price
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.style import ROUND_SECONDS, measure_text, set_round_ticks
 from ckptplan.report.plots.svg import add_tooltips
-from ckptplan.report.plots.ticks import ROUND_SECONDS, measure_text, set_round_ticks
 from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_bytes, format_count, format_duration, format_percent
@@ -156,11 +156,11 @@ def draw_largest(values: LargestValues, ax: Axes) -> None:
 
 def _describe_reach(reach: Reach) -> str:
     """Return '4,346 (local memory)': the largest value and the limit of the next one; or why there is none."""
-    if not reach.value:
-        lack = reach.infeasible
-        late = "even 1 takes longer" if reach.bound_by == DEADLINE else "interrupted"
-        return format_reason(lack.binding, lack.need) if lack else late
-    return f"{format_count(reach.value)}{f' ({name_limit(reach.bound_by)})' if reach.bound_by else ''}"
+    limit = describe_limit(vars(reach))
+    if reach.value:
+        return f"{format_count(reach.value)} ({limit})"
+    lack = reach.infeasible
+    return format_reason(lack.binding, lack.need) if lack else limit
 
 
 def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
@@ -170,7 +170,7 @@ def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
     sizes.set_xlabel("peak of local memory")
     overheads, peaks, budget = [], [], find_budget(plans[0])
     for plan in plans:
-        tip = "\n".join(f"{title}: {text}" for title, text in describe_plan(plan))
+        tip = "\n".join(f"{title}: {text}" for title, text in describe_plan(plan).items())
         overhead, peak = plan.predicted.overhead, plan.predicted.local_peak_bytes
         overheads.append(DotRow(name=plan.strategy, text=format_percent(overhead), value=overhead, tip=tip))
         peaks.append(DotRow(name=plan.strategy, text=format_bytes(peak), value=peak, tip=tip))

@@ -18,10 +18,12 @@ from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import Drawing
 from ckptplan.report.plots.svg import add_tooltips
-from ckptplan.report.sensitivity import TRIFLE, format_values, list_changes, select_influences
+from ckptplan.report.sensitivity import format_values, sort_by_effect
 from ckptplan.studies.sensitivity import FACTORS, Influence, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 
+#: An input that changes the time by less than this share gets no panel of the picture, but is named.
+TRIFLE = 0.0005
 _LEAST, _MOST = FACTORS[0], FACTORS[-1]
 #: The lines of new plans, of the kept plan, and of changes of the best strategy.
 _AGAIN: dict[str, Any] = {"color": style.BLUE, "marker": "o"}
@@ -31,7 +33,7 @@ _CHANGE: dict[str, Any] = {"color": style.VERMILION, "linestyle": (0, (1, 1))}
 
 def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     """Draw a panel for each input that changes the time, the most influential first."""
-    influences, trifles = select_influences(study)
+    influences, trifles = _select_influences(study)
     columns = _count_columns(style.find_width(figure))
     rows = max(1, ceil(len(influences) / columns))
     grid = figure.subplots(rows, min(columns, max(1, len(influences))), sharex=True, sharey=True, squeeze=False)
@@ -41,7 +43,7 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     first.set_xlim(_LEAST / 1.06, _MOST * 1.06)
     first.set_xticks([0.5, 1, 2], ["x 0.5", "now", "x 2"])
     first.set_xticks([], minor=True)
-    changes = [change for influence in influences for change in list_changes(influence)] + [-TRIFLE, TRIFLE]
+    changes = [change for influence in influences for change in _list_changes(influence)] + [-TRIFLE, TRIFLE]
     room = 0.08 * (max(changes) - min(changes))
     first.set_ylim(min(changes) - room, max(changes) + room)
     first.yaxis.set_major_locator(MaxNLocator(4))
@@ -61,6 +63,23 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     figure.supylabel("change of the time", size="medium")
     note = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
     _add_legend(figure, influences, style.wrap_lines(figure, note) if trifles else "")
+
+
+def _select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influence]]:
+    """Return the inputs that change the time or leave no plan, the largest effect first, and the other ones."""
+    large: list[Influence] = []
+    trifles: list[Influence] = []
+    for influence in sort_by_effect(study):
+        is_large = max(map(abs, _list_changes(influence)), default=0.0) >= TRIFLE
+        has_gap = any(point.best is None for point in influence.points)
+        (large if is_large or has_gap else trifles).append(influence)
+    return large, trifles
+
+
+def _list_changes(influence: Influence) -> list[float]:
+    """Return the changes of time that are drawn, of new plans and of the kept plan."""
+    replanned = [point.change for point in influence.points if point.change is not None]
+    return replanned + [point.kept_change for point in influence.points if point.kept_fits]
 
 
 def _count_columns(width: float) -> int:
@@ -128,7 +147,7 @@ def _describe_change(influence: Influence) -> list[str]:
 
 
 def _find_height(study: Sensitivity, size: Size) -> float:
-    return 1.2 + 1.45 * max(1, ceil(len(select_influences(study)[0]) / _count_columns(size.width)))
+    return 1.2 + 1.45 * max(1, ceil(len(_select_influences(study)[0]) / _count_columns(size.width)))
 
 
 DRAWINGS = {"sensitivity": Drawing(in_figure=draw_sensitivity, height=_find_height)}

@@ -19,8 +19,8 @@ from ckptplan.report.picture import PAGE
 from ckptplan.report.plots import figures, style
 from ckptplan.report.plots.heatmap import draw_maps
 from ckptplan.report.plots.labels import Labels
+from ckptplan.report.plots.style import set_ticks
 from ckptplan.report.plots.svg import MOST_TOOLTIPS, add_tooltips
-from ckptplan.report.plots.ticks import set_ticks
 from ckptplan.studies.sweep import Sweep, SweepResult
 
 #: An axis is logarithmic if the largest value is at least this many times the least.
