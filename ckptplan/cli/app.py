@@ -14,22 +14,20 @@ from ckptplan.cli.command import Command, Group, takes_groups
 from ckptplan.errors import Infeasible
 from ckptplan.version import __version__
 
-#: Each command in the order of the help: its module, modules to import early, and an example, which tests run.
-#: Imports come before typer calls the command. Deep within typer's calls they take longer, because CPython's
-#: frame stack then crosses the end of a chunk again and again.
-COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "optimize": ("jobs", "report.plan", "--T 4096 --profile ipu-mk2 -o plan.json"),
-    "compare": ("jobs", "report.plan", "--T 3000 --profile ipu-mk2,nvidia-h200 --strategies paper"),
-    "pareto": ("jobs", "studies.pareto", "--T 1024 --at '400 KiB'"),
-    "largest": ("jobs", "studies.largest", "T --max-overhead 20%"),
-    "sweep": ("sweep", "studies.sweep", "--over T=256:16384:x2 --over batch=30,60,120 -o sweep.csv"),
-    "sensitivity": ("jobs", "studies.sensitivity", "--T 1024"),
+#: Each command in the order of the help: its module, and an example, which tests run.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "optimize": ("jobs", "--T 4096 --profile ipu-mk2 -o plan.json"),
+    "compare": ("jobs", "--T 3000 --profile ipu-mk2,nvidia-h200 --strategies paper"),
+    "pareto": ("jobs", "--T 1024 --at '400 KiB'"),
+    "largest": ("jobs", "T --max-overhead 20%"),
+    "sweep": ("sweep", "--over T=256:16384:x2 --over batch=30,60,120 -o sweep.csv"),
+    "sensitivity": ("jobs", "--T 1024"),
     "calibrate": ("measure", "--cell gru --batch 32 --T 256 --quick -o my-gru.toml"),
     "validate": ("measure", "plan.json"),
-    "simulate": ("plans", "planning.playback", "plan.json --gantt schedule.png"),
-    "schedule": ("plans", "planning.playback", "plan.json -o schedule.jsonl"),
+    "simulate": ("plans", "plan.json --gantt schedule.png"),
+    "schedule": ("plans", "plan.json -o schedule.jsonl"),
     "report": ("plans", "plan.json -o report.html"),
-    "paper": ("paper", "paper.claims", "--figure 3"),
+    "paper": ("paper", "--figure 3"),
     "profiles list": ("library", "--format csv"),
     "profiles show": ("library", "nvidia-h200"),
     "profiles check": ("library", "ipu-mk2 nvidia-h200"),
@@ -75,12 +73,8 @@ def make_app(*words: str) -> typer.Typer:
     groups = {name: _make_group(name, *group) for name, group in GROUPS.items()}
     app = groups.pop("")
     app.callback()(_root)
-    for path, (module, *early, arguments) in COMMANDS.items():
+    for path, (module, arguments) in COMMANDS.items():
         if path.split()[: len(words)] == list(words):
-            if words and early:
-                import_module("numpy")
-                for name in ("model.plan", *early):
-                    import_module(f"ckptplan.{name}")
             owner, _, name = path.rpartition(" ")
             command = getattr(import_module(f"ckptplan.cli.{module}"), "_".join(reversed(path.split())))
             # Join the lines of paragraphs, which the terminal breaks at its own width.

@@ -22,7 +22,7 @@ from ckptplan.search.trace_solved import spread_places
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
-from ckptplan.units import format_bytes, format_seconds, format_share, format_things
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds, format_share
 from ckptplan.wording import Argument
 
 #: The rows of the table, evenly spaced in the logarithm of the memory without resident bytes.
@@ -129,20 +129,24 @@ def _is_same(plan: Plan, other: Plan) -> bool:
 
 
 def _describe_front(front: ParetoFront) -> Iterator[Block]:
-    """Yield plans from the least memory to the least time, then a line for each strategy."""
+    """Yield plans from the least memory to the least time, the plan to run, and what the front leaves open."""
     lack = front.lacks(front.budget_bytes)
     if len(front):
         yield _make_table(front)
-        yield _make_strategies_table(front)
-        case = Case(workload=front.workload, profile=front.profile)
-        yield fields.list_memory(case, budget=front.budget_bytes, headroom=front.headroom)
-    if lack is not None:
+        counts = {name: len(front.places_of(name)) for name in front.by_strategy}
+        listed = ", ".join(f"{name} {format_count(count)}" for name, count in counts.items() if count)
+        yield Paragraph(f"strategies compared: {len(counts)}; plans that no other listed beats: {listed}")
+    if lack is None:
+        best = front.best
+        cost = f"{format_seconds(best.predicted.seconds)}, {format_percent(best.predicted.overhead)} over base"
+        within = f"to run within {format_bytes(front.budget_bytes)}"
+        yield Paragraph(f"{within}: {fields.name_plan(best)}: {cost}", style="best")
+        yield from (Paragraph(text) for text in filter(None, [fields.explain_choice(best)]))
+        yield from fields.list_warnings(best)
+    else:
         yield Paragraph(format_infeasible(lack))
-        return
-    best = front.best
-    if choice := fields.explain_choice(best):
-        yield Paragraph(f"to run within {format_bytes(front.budget_bytes)}: {fields.name_plan(best)}: {choice}")
-    yield from fields.list_warnings(best)
+    case = Case(workload=front.workload, profile=front.profile)
+    yield fields.list_memory(case, budget=front.budget_bytes, headroom=front.headroom)
     yield from fields.note_closed_forms(front.compared)
     yield from (Paragraph(text, style="faint") for text in _list_notes(front))
 
@@ -179,8 +183,7 @@ def _make_table(front: ParetoFront) -> Table:
     )
     places = sorted({*spread_places(front.schedule_bytes, _RUNGS).tolist(), *marks})
     rows = ({**fields.make_plan_row(front[place]), "mark": marks.get(place)} for place in places)
-    title = f"{format_things(len(front), 'plan')} that no other listed beats"
-    return Table.of(columns, rows, title=title, style=lambda row: "strong" if row["mark"] else "")
+    return Table.of(columns, rows, style=lambda row: "strong" if row["mark"] else "")
 
 
 def mark_points(front: ParetoFront) -> dict[int, str]:
@@ -190,37 +193,6 @@ def mark_points(front: ParetoFront) -> dict[int, str]:
     if best is None or knee is None:
         return {}
     return {best: f"{budget}, and the knee"} if best == knee else {best: budget, knee: "knee"}
-
-
-def _make_strategies_table(front: ParetoFront) -> Table:
-    """Return a table of strategies: least memory, time within the budget, and number of points on the front."""
-    rows = []
-    for name, curve in front.by_strategy.items():
-        row = {
-            "strategy": name,
-            "plans": len(curve),
-            "least_bytes": int(curve.local_peak_bytes[0]),
-            "least_overhead": float(curve.overhead[0]),
-            "seconds": "does not fit",
-            "best of all": len(front.places_of(name)) or "none",
-        }
-        if (place := curve.place_within(front.budget_bytes)) is not None:
-            row |= {"seconds": float(curve.seconds[place]), "overhead": float(curve.overhead[place])}
-        elif curve.resolution and curve.lacks(front.budget_bytes) is None:
-            # A plan that fits may be omitted because a listed plan with a little more memory is close to it.
-            predicted = curve.at(front.budget_bytes).predicted
-            row |= {"seconds": predicted.seconds, "overhead": predicted.overhead}
-        rows.append(row)
-    columns = (
-        fields.STRATEGY,
-        Field("plans", right=True, priority=1),
-        Field("least_bytes", "least local"),
-        Field("least_overhead", "over base", priority=3),
-        Field("seconds", f"within {format_bytes(front.budget_bytes)}"),
-        fields.OVER_BASE,
-        Field("best of all", right=True, priority=2),
-    )
-    return Table.of(columns, rows)
 
 
 def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:

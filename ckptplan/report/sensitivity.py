@@ -26,14 +26,15 @@ _SAME = 5e-5
 #: Columns before and after the parameters; ``kind`` is input (unchanged), point, break-even or uncertainty.
 _HEAD = ("kind", "input", "factor", "value", "strategy")
 _TAIL = ("seconds", "change", "kept_seconds", "kept_change", "kept_fits", "below", "above", "note")
-#: A narrow table leaves out the factors between the least and the largest.
+#: A narrow table leaves out the value, and all factors but the largest.
 _FIELDS = (
     blocks.Field("input"),
-    blocks.Field("value", right=True, priority=1),
+    blocks.Field("value", right=True, priority=3),
     *(
-        blocks.Field(f"x {factor:g}", right=True, priority=2 if factor in FACTORS[1:-1] else 0)
-        for factor in FACTORS
+        blocks.Field(f"x {factor:g}", right=True, priority=2 if factor in FACTORS[1:-1] else 1)
+        for factor in FACTORS[:-1]
     ),
+    blocks.Field(f"x {FACTORS[-1]:g}", right=True),
 )
 
 

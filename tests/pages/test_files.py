@@ -46,7 +46,7 @@ def test_tables_of_a_page_are_the_tables_that_the_command_prints() -> None:
     view = view_front(front)
     page = render_page(view)
     tables = [block for block in view.blocks() if isinstance(block, Table)]
-    assert len(tables) == 3
+    assert len(tables) == 2
     for table in tables:
         for cell in (cell for row in table.texts for cell in row):
             assert cell.replace("+", "&#43;") in page or cell in page
