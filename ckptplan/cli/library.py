@@ -19,10 +19,16 @@ from ckptplan.cli.command import Read, Written
 from ckptplan.cli.measure import CellName, CellOptions, name_content, write_counted
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatOption, OutputOptions, note, publish
+from ckptplan.cost.roofline import make_workload
 from ckptplan.errors import InputError
+from ckptplan.model.network import Network
+from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.report.formats import make_view
+from ckptplan.report.inputs import view_checks, view_profiles, view_workloads
 from ckptplan.storage.files import write_text
 from ckptplan.storage.library import Shelf, list_names
+from ckptplan.storage.place import measure_folder
+from ckptplan.storage.toml_files import commented_text, load_profile, load_workload
 from ckptplan.units import MAX_BYTES, parse_bytes, parse_fraction, parse_seconds
 from ckptplan.wording import Argument
 
@@ -46,16 +52,11 @@ def _named(shelf: Shelf, about: str = "A built-in name, or a .toml file.", metav
 
 def list_profiles(*, output: OutputOptions) -> None:
     """List the built-in hardware profiles."""
-    from ckptplan.report.inputs import view_profiles
-    from ckptplan.storage.toml_files import load_profile
-
     publish(view_profiles([load_profile(name) for name in list_names("hardware_profiles")]), output)
 
 
 def show_profiles(*, name: Annotated[str, _named("hardware_profiles")], output: OutputOptions) -> None:
     """Show every number of a hardware profile, with its source and grade."""
-    from ckptplan.storage.toml_files import load_profile
-
     publish(make_view(load_profile(name)), output)
 
 
@@ -67,24 +68,16 @@ def check_profiles(
     output: OutputOptions,
 ) -> None:
     """Check that hardware profiles are complete and valid; exits 2 at the first that is not."""
-    from ckptplan.report.inputs import view_checks
-    from ckptplan.storage.toml_files import load_profile
-
     publish(view_checks([load_profile(path) for path in paths or list_names("hardware_profiles")]), output)
 
 
 def list_workloads(*, output: OutputOptions) -> None:
     """List the built-in workloads."""
-    from ckptplan.report.inputs import view_workloads
-    from ckptplan.storage.toml_files import load_workload
-
     publish(view_workloads([load_workload(name) for name in list_names("workloads")]), output)
 
 
 def show_workloads(*, name: Annotated[str, _named("workloads")], output: OutputOptions) -> None:
     """Show every number of a workload, and how it was obtained."""
-    from ckptplan.storage.toml_files import load_workload
-
     publish(make_view(load_workload(name)), output)
 
 
@@ -152,9 +145,6 @@ def new_workloads(
     if network.cell:
         write_counted(network, output=output, format_=format_, times=given)
         return
-    from ckptplan.cost.roofline import make_workload
-    from ckptplan.model.network import Network
-    from ckptplan.storage.toml_files import commented_text, load_profile
 
     chosen = network if network.kind or network.nir else _ask_for_network(network)
     job: dict[str, Any] = {
@@ -287,10 +277,6 @@ def new_profiles(
 
     Without --local-bytes and --like, questions are asked on a terminal.
     """
-    from ckptplan.model.profile import HardwareProfile, Source
-    from ckptplan.storage.place import measure_folder
-    from ckptplan.storage.toml_files import commented_text, load_profile
-
     given = {name: value for name, value in vars(numbers).items() if value is not None}
     given["name"] = name_content(output)
     sources: dict[str, Source] = {}

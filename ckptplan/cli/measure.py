@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -17,11 +17,12 @@ from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, PageOpt
 from ckptplan.cli.plans import traced
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.model.checked import check_name
+from ckptplan.model.workload import Workload
 from ckptplan.report.formats import make_view
+from ckptplan.storage.toml_files import save_job, save_workload
 from ckptplan.units import MAX_STEPS
-
-if TYPE_CHECKING:
-    from ckptplan.model.workload import Workload
 
 #: The default number of rounds, and the least number, which quartiles need.
 REPEATS, LEAST_REPEATS = 5, 3
@@ -51,8 +52,6 @@ class CellOptions:
 
     def read(self) -> dict[str, Any]:
         """Return keyword arguments to measure or count the cell. Raises InputError that names the option."""
-        from ckptplan.model.cell_spec import CellSpec
-
         given = {field.name: getattr(self, field.name) for field in fields(CellOptions)}
         sizes = {field: given.pop(field) for field in ("inputs", "neurons", "compile")}
         spec = CellSpec.named(given.pop("cell"), **sizes)
@@ -96,7 +95,6 @@ def calibrate(
     name, profile_name = name_content(output), name_content(profile_out, "--profile-out")
     arguments = cell.read()
     from ckptplan.calibration.calibrate import calibrate as measure_cell
-    from ckptplan.storage.toml_files import save_job
 
     counted: list[Workload] = []
     try:
@@ -138,8 +136,6 @@ def calibrate(
 
 def name_content(path: str, option: str = "--output") -> str:
     """Return the name of a workload or profile, taken from its file. Raises InputError for an unusable name."""
-    from ckptplan.model.checked import check_name
-
     stem = Path(path).name.removesuffix(".toml")
     if path == "-" or not stem:
         raise InputError("is not a file", field=option, value=path, accepted="a file, as my-workload.toml")
@@ -156,7 +152,6 @@ def write_counted(
 ) -> None:
     """Count the sizes of a cell, write the workload and show it. Raises InputError."""
     from ckptplan.calibration.calibrate import count_sizes
-    from ckptplan.storage.toml_files import save_workload
 
     name, arguments = name_content(output), cell.read()
     with progress_bar("counting") as progress:
@@ -167,8 +162,6 @@ def write_counted(
 
 
 def _write_sizes(workload: Workload, output: str) -> None:
-    from ckptplan.storage.toml_files import save_workload
-
     if Path(output).exists():
         note(f"sizes were counted, but {output} exists: it was left as it was")
         return

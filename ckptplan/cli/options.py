@@ -8,20 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from ckptplan.cli.command import Read, parse_side_file
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, refuse
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
 from ckptplan.storage.library import Shelf, list_names
+from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.units import MAX_STEPS, parse_duration, parse_fraction
 from ckptplan.wording import escape_controls
-
-if TYPE_CHECKING:
-    from ckptplan.cost.case import Case
-    from ckptplan.model.profile import HardwareProfile
-    from ckptplan.model.workload import Workload
 
 #: The default profile and workload.
 DEFAULT_PROFILE, DEFAULT_WORKLOAD = "ipu-mk2", "paper-snn"
@@ -144,8 +143,6 @@ class JobOptions:
 
     def load(self) -> Case:
         """Return the workload on the profile. Raises InputError if there are several."""
-        from ckptplan.cost.case import Case
-
         return Case(workload=self.load_workload(), profile=_take_only(self.load_profiles(), "--profile"))
 
     def load_workload(self) -> Workload:
@@ -154,15 +151,11 @@ class JobOptions:
 
     def load_profiles(self) -> list[HardwareProfile]:
         """Load the profiles, each once. Raises InputError."""
-        from ckptplan.storage.toml_files import load_profile
-
         names = _join_names(self.profile or [[DEFAULT_PROFILE]], "--profile", "hardware_profiles")
         return [load_profile(name) for name in names]
 
     def load_workloads(self) -> list[Workload]:
         """Load the workloads, each once, and change their sizes. Raises InputError."""
-        from ckptplan.storage.toml_files import load_workload
-
         workloads = []
         for name in _join_names(self.workload or [[DEFAULT_WORKLOAD]], "--workload", "workloads"):
             workload = load_workload(name)

@@ -13,16 +13,17 @@ from ckptplan.cli.command import Written, parse_side_file
 from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import command_line, option
 from ckptplan.errors import Infeasible, InputError
+from ckptplan.report.blocks import Block, Paragraph
 from ckptplan.report.formats import FORMATS, View, format_of_file
+from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.picture import SIZES, Size, picture_format
 from ckptplan.storage.files import write_text
+from ckptplan.storage.versions import WRITTEN
 from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ckptplan.report.blocks import Block
-    from ckptplan.report.picture import Size
 
     FormatName = str
 else:
@@ -32,8 +33,6 @@ else:
 
 def _picture_file(name: str) -> Written:
     """Return the name of a picture that can be written. Raises InputError."""
-    from ckptplan.report.picture import picture_format
-
     picture = parse_side_file(name)
     picture_format(name)
     return picture
@@ -155,8 +154,6 @@ def _write(view: View, output: OutputOptions) -> None:
 
 def add_envelope(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with its kind, and the version and command that made it, before its content."""
-    from ckptplan.storage.versions import WRITTEN  # loads the models, which --help does without
-
     return {
         "kind": f"ckptplan.{kind}",
         "schema_version": WRITTEN["result"],
@@ -182,16 +179,12 @@ def write_page(path: str, *views: View) -> None:
 
 def write_reason(path: str, error: Infeasible) -> None:
     """Write a page that says why nothing fits."""
-    from ckptplan.report.blocks import Paragraph
-    from ckptplan.report.infeasible import format_infeasible
-
     reason = Paragraph(format_infeasible(error), style="warning")
     write_page(path, View(kind="reasons", heading="Nothing fits", title=error.subject, blocks=lambda: [reason]))
 
 
 def save_picture(path: str, draw: Callable[[Size], Figure], size: str) -> None:
     """Draw a picture in a size of ``SIZES`` and write it. Raises InputError if it cannot be written."""
-    from ckptplan.report.picture import SIZES
     from ckptplan.report.plots.figures import save_figure
 
     save_figure(draw(SIZES[size]), path)

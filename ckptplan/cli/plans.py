@@ -16,13 +16,14 @@ from ckptplan.cli.command import Read, Written
 from ckptplan.cli.options import command_line, count, option
 from ckptplan.cli.output import OutputFile, OutputOptions, PictureOptions, note, picture_option, publish
 from ckptplan.cli.progress import progress_bar
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, refuse
+from ckptplan.model.plan import Plan
+from ckptplan.model.progress import Progress
 from ckptplan.report.formats import json_text, make_view
 from ckptplan.storage.files import replace_file, write_text
 
 if TYPE_CHECKING:
-    from ckptplan.model.plan import Plan
-    from ckptplan.model.progress import Progress
     from ckptplan.report.chrome_trace import ChromeTrace
     from ckptplan.report.formats import View
     from ckptplan.schedule.timeline import Event
@@ -124,7 +125,6 @@ def traced(plan: Plan, path: str, *, schedule: str | None = None) -> Iterator[Ch
 
     ``schedule`` is the file of the simulated schedule if it is not the plan's own.
     """
-    from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
 

@@ -98,19 +98,15 @@ def view_front(front: ParetoFront, *, every: bool = False, own: Plan | None = No
 def _choose_plans(front: ParetoFront, own: Plan | None) -> list[ShownPlan]:
     """Return the plans whose schedules a page shows: points of the front, or ``own`` and the best one."""
     marks, best = mark_points(front), front.place_within(front.budget_bytes)
-    if own is None:
-        places = _choose_places(front)
-    else:
+    places, plans = _choose_places(front), list[ShownPlan]()
+    if own is not None:
+        plans.append(ShownPlan(label=f"{own.strategy}, the plan of this page", plan=own, first=True))
         places = [] if best is None or _is_same(front[best], own) else [best]
-    plans = []
     for place in places:
         label = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
         label += f" ({marks[place]})" if place in marks else ""
         is_first = own is None and place == (places[0] if best is None else best)
         plans.append(ShownPlan(label=label, plan=front[place], first=is_first))
-    if own is not None:
-        label = f"{own.strategy}, the plan of this page"
-        plans.insert(0, ShownPlan(label=label, plan=own, first=True))
     return plans
 
 

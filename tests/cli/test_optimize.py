@@ -101,9 +101,6 @@ def test_invented_numbers_are_counted_and_named(tmp_path: Path) -> None:
     assert [entry["field"] for entry in basis if entry["text"] == "given without a source"] == invented
 
 
-# What is proved
-
-
 def test_the_search_ends_with_a_plan_that_none_can_be_quicker_than() -> None:
     """Plain backpropagation fits; ``compare`` plans every strategy, and has the same plan first."""
     job = ("--workload", "gru", "--profile", "nvidia-a100-80gb", "--T", "256")
@@ -174,8 +171,6 @@ def test_an_interruption_leaves_the_best_plan_so_far() -> None:
     assert document["strategy"] != "optimal"
     assert document["bound"] is None
 
-
-# Which strategy is chosen, and why another is not
 
 #: Growing is predicted 0.016 % quicker than standard.
 CLOSE = ("--T", "300", "--local-bytes", "300 kB", "--strategies", "standard,growing")

@@ -150,9 +150,8 @@ def _describe_sketch(sketch: Sketch) -> str:
         f"{format_count(sketch.actions)} actions in {format_seconds(sketch.seconds)}: a run goes down to the "
         "right, a backward up to the right. Below is what each memory tier holds."
     )
-    if sketch.interval is not None:
-        text += (
-            f" Actions shorter than {format_seconds(sketch.interval)} are drawn together: one bar for each "
-            "kind and interval, over the steps that they touch."
-        )
-    return text
+    if sketch.interval is None:
+        return text
+    return (
+        f"{text} Actions of a kind that are shorter than {format_seconds(sketch.interval)} are drawn together."
+    )

@@ -20,8 +20,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
 from ckptplan.units import are_decimal, format_bytes
@@ -113,22 +111,18 @@ def find_width(place: Any) -> float:
     return float(figure.bbox.width / figure.dpi / (1 if grid is None else grid.get_gridspec().ncols))
 
 
-def wrap_lines(place: Any, *lines: str, weight: str = "bold", size: str = "medium") -> str:
+def wrap_lines(place: Any, *lines: str) -> str:
     """Break lines so that they fit the width of the figure, or of the column of the axes."""
-    font = FontProperties(weight=weight, size=size)
-    room = 72 * find_width(place) - 6 * mpl.rcParams["font.size"]
-    broken = []
-    for line in map(escape_controls, lines):
-        # Use the vertices of the letters, since exact extents of their curves take ten times as long.
-        wide = TextPath((0, 0), line, prop=font).vertices[:, 0].max() if line else 0.0
-        fitting = max(10, int(len(line) * min(1.0, 0.9 * room / max(1.0, wide))))
-        broken += textwrap.wrap(line, fitting, break_on_hyphens=False)
-    return "\n".join(broken)
+    size = mpl.rcParams["font.size"]
+    # A letter of a bold font is 0.7 times as wide as the font is high, on average.
+    fitting = max(10, int((72 * find_width(place) - 6 * size) / (0.7 * size)))
+    wrapper = textwrap.TextWrapper(fitting, break_on_hyphens=False)
+    return "\n".join(part for line in lines for part in wrapper.wrap(escape_controls(line)))
 
 
 def set_title(ax: Axes, *lines: str, **look: Any) -> None:
     """Set a title, with lines broken to fit the figure."""
-    ax.set_title(wrap_lines(ax, *lines, **look), **look)
+    ax.set_title(wrap_lines(ax, *lines), **look)
 
 
 def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
