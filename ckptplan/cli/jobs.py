@@ -12,6 +12,7 @@ from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, WishOp
 from ckptplan.cli.output import OutputOptions, PageOptions, PictureOptions, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
+from ckptplan.model.goal import Model
 from ckptplan.report.formats import make_view
 from ckptplan.units import parse_bytes
 
@@ -194,7 +195,7 @@ def sensitivity(
     plan: Annotated[str | None, options.PLAN] = None,
     job: JobOptions,
     budgets: BudgetOptions,
-    model: Annotated[Literal["exact", "paper"] | None, typer.Option(help="As for optimize.")] = None,
+    model: Annotated[Model | None, typer.Option(help="As for optimize.")] = None,
     uncertainty: Annotated[str | None, option("SHARE", "Error bars if times are so uncertain: '10%'.")] = None,
     picture: PictureOptions,
     output: OutputOptions,

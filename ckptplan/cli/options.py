@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from ckptplan.cli.command import Read, parse_side_file
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, refuse
+from ckptplan.model.goal import CacheName, EffortName, Model, ObjectiveName
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.library import Shelf, list_names
@@ -115,10 +116,7 @@ def pick_several(shelf: Shelf, about: str, *names: str) -> Any:
 _ABOUT_PLAN = "A plan file, as optimize -o writes it; '-' for standard input."
 PLAN = typer.Argument(metavar="PLAN", help=_ABOUT_PLAN, parser=Read, show_default=False)
 PlanFile = Annotated[str, PLAN]
-Objective = Annotated[
-    Literal["time", "memory", "balanced"],
-    option("NAME", "Least time, least memory, or balanced: the knee of both."),
-]
+Objective = Annotated[ObjectiveName, option("NAME", "Least time, least memory, or balanced: the knee of both.")]
 Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
 _ABOUT_TRACE = "Write the timeline for Perfetto, as JSON: simulated, and measured if there is one."
 Trace = Annotated[str | None, option("FILE", _ABOUT_TRACE, parser=parse_side_file)]
@@ -200,9 +198,7 @@ class BudgetOptions:
     strategies: Annotated[
         str | None, option("NAMES", _ABOUT_STRATEGIES, autocompletion=complete_list(describe_strategies))
     ] = None
-    cache: Annotated[
-        Literal["all", "last", "segment", "none", "offloaded"] | None, option("NAME", _ABOUT_CACHE)
-    ] = None
+    cache: Annotated[CacheName | None, option("NAME", _ABOUT_CACHE)] = None
 
     def read(self) -> dict[str, Any]:
         """Return the options, and the ``command`` line, as keyword arguments for functions that plan."""
@@ -217,7 +213,7 @@ class LimitOptions(BudgetOptions):
         float | None, option("SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction)
     ] = None
     effort: Annotated[
-        Literal["quick", "thorough"],
+        EffortName,
         option("NAME", "Search for tenths of a second (quick) or a minute (thorough)."),
     ] = "quick"
 
@@ -227,9 +223,9 @@ class WishOptions(LimitOptions):
     """All options of a plan: budgets, limits, objective and model."""
 
     objective: Objective = "time"
-    model: Annotated[
-        Literal["exact", "paper"], typer.Option(help="Choose by the exact model, or by the paper's equations.")
-    ] = "exact"
+    model: Annotated[Model, typer.Option(help="Choose by the exact model, or by the paper's equations.")] = (
+        "exact"
+    )
 
 
 def keep_apart(given: Mapping[str, object]) -> None:

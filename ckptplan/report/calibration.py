@@ -8,7 +8,7 @@ from typing import Any
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.profile import NUMBERS, Source
 from ckptplan.model.workload import ACTION_TIMES, WORKSPACES, Calibration, Measured
-from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.blocks import Field, Paragraph, Table
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.units import format_share
@@ -43,37 +43,37 @@ _OPERATIONS = ("forward_flops", "backward_flops", "efficiency")
 
 
 def view_calibration(calibrated: Calibrated) -> View:
-    """Return the view of a calibration."""
-    rows = list(_list_rows(calibrated))
-    return View(
-        kind="calibration",
-        heading="Calibration",
-        title=f"{calibrated.workload.cell}, batch {calibrated.workload.batch}",
-        blocks=lambda: _describe(calibrated, rows),
-        document=lambda: _make_document(calibrated),
-        rows=lambda: rows,
-    )
-
-
-def _describe(calibrated: Calibrated, rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    """Yield sizes, times with their spread and fit, transfers, and how far to trust them."""
-    calibration = _calibration_of(calibrated)
-    where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
-    yield Paragraph(f"{where}, {calibration.clock}")
-    yield Table.of(_FIELDS, rows)
+    """Return the view of a calibration: sizes, times and transfers with their intervals."""
+    workload, calibration = calibrated.workload, calibrated.workload.calibration
+    assert calibration is not None  # noqa: S101 - a calibrated workload has one
+    rows = list(_list_rows(calibrated, calibration))
     # An error bar of more than 100 % would allow negative times.
     uncertainty = Argument("uncertainty", f"{min(calibration.uncertainty, 1) * 100:.2g}%")
-    yield Paragraph(
+    run = (calibration.machine, calibration.threads_text, calibration.framework, calibration.clock)
+    trust = (
         f"times of steps are known to within {format_share(calibration.uncertainty)}, of messages to within "
         f"{format_share(calibration.transfer_uncertainty)}; error bars of a decision: "
         f"ckptplan sensitivity with both files and {uncertainty}"
     )
+    return View(
+        kind="calibration",
+        heading="Calibration",
+        title=f"{workload.cell}, batch {workload.batch}",
+        blocks=lambda: (Paragraph(f"on {', '.join(run)}"), Table.of(_FIELDS, rows), Paragraph(trust)),
+        document=lambda: {
+            "workload": workload.document(),
+            "profile": calibrated.profile.document(),
+            "noisy": calibrated.noisy is not None,
+            "workspace_residual": calibrated.workspace_residual,
+        },
+        rows=lambda: rows,
+    )
 
 
-def _list_rows(calibrated: Calibrated) -> Iterator[dict[str, Any]]:
+def _list_rows(calibrated: Calibrated, calibration: Calibration) -> Iterator[dict[str, Any]]:
     """Yield a row for each number, with the ends of its interval: sizes, times, transfers, peaks."""
     parts: tuple[tuple[object, Sequence[str], Mapping[str, Measured | Source]], ...] = (
-        (calibrated.workload, _WORKLOAD, _calibration_of(calibrated).measured),
+        (calibrated.workload, _WORKLOAD, calibration.measured),
         (calibrated.profile, _PROFILE, calibrated.profile.sources),
         (calibrated.workload.operations, _OPERATIONS, {}),
     )
@@ -85,19 +85,3 @@ def _list_rows(calibrated: Calibrated) -> Iterator[dict[str, Any]]:
                 ends = (None, None) if measured is None else (measured.low, measured.high)
                 low, high = (None if end is None else end * value for end in ends)
                 yield {"field": field, "value": value, "low": low, "high": high}
-
-
-def _make_document(calibrated: Calibrated) -> dict[str, Any]:
-    """Return the calibration as JSON data."""
-    return {
-        "workload": calibrated.workload.document(),
-        "profile": calibrated.profile.document(),
-        "noisy": calibrated.noisy is not None,
-        "workspace_residual": calibrated.workspace_residual,
-    }
-
-
-def _calibration_of(calibrated: Calibrated) -> Calibration:
-    calibration = calibrated.workload.calibration
-    assert calibration is not None  # noqa: S101 - a calibrated workload has one
-    return calibration

@@ -9,7 +9,7 @@ from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.checked import ModelPart
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Measured, Workload
-from ckptplan.report.blocks import Block, Field, Paragraph, Table, make_facts
+from ckptplan.report.blocks import Block, Field, Paragraph, Table, Value, make_facts
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.units import format_seconds
@@ -71,13 +71,13 @@ def view_profile(profile: HardwareProfile) -> View:
         {"number": name, "value": getattr(profile, name), **(source.model_dump() if source else {})}
         for name, source in sources.items()
     ]
-    facts = {row["number"]: _describe_number(row) for row in rows if row["value"] is not None or "grade" in row}
+    stated = [row for row in rows if row["value"] is not None or "grade" in row]
     return View(
         kind="profile",
         heading="Profile",
         title=_name_model(profile),
         memory=profile.local_bytes,
-        blocks=lambda: (make_facts(facts),),
+        blocks=lambda: (make_facts({row["number"]: _describe_number(row) for row in stated}),),
         document=lambda: {"profile": {**_dump(profile), "headroom": profile.headroom}},
         rows=lambda: rows,
     )
@@ -96,16 +96,18 @@ def view_workload(workload: Workload) -> View:
     """Return the view of a workload: every number with its basis."""
     measured = {} if workload.calibration is None else workload.calibration.measured
     rows: list[dict[str, Any]] = []
+    facts: dict[str, Value] = {}
     unused = dict(workload.basis)
     for name, value in sorted(_list_parts(workload), key=lambda part: "." in part[0]):
-        row = {"field": name, "value": value}
+        row, text = {"field": name, "value": value}, format_field(name, value)
         # A table has one basis, which is shown at its first number.
         basis = unused.pop(name.partition(".")[0], None)
         if basis is not None:
             interval = _describe_interval(value, measured[name]) if name in measured else ""
             row |= {"basis": basis.kind, "why": f"{interval}{basis.why}"}
+            text += f", {basis.kind}: {interval}{basis.why}"
         rows.append(row)
-    facts = {row["field"]: _describe_field(row) for row in rows}
+        facts[name] = text
     return View(
         kind="workload",
         heading="Workload",
@@ -114,12 +116,6 @@ def view_workload(workload: Workload) -> View:
         document=lambda: {"workload": _dump(workload)},
         rows=lambda: rows,
     )
-
-
-def _describe_field(row: Mapping[str, Any]) -> str:
-    """Return a number of a workload with its basis."""
-    value = format_field(row["field"], row["value"])
-    return f"{value}, {row['basis']}: {row['why']}" if "basis" in row else value
 
 
 def _list_parts(model: ModelPart, within: str = "") -> Iterator[tuple[str, object]]:

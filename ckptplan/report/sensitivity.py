@@ -101,7 +101,19 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
         "left_out": dict(study.left_out),
         "best": vars(study.best),
         "best_compared": study.best_compared and vars(study.best_compared),
-        "inputs": [_make_input_document(influence) for influence in study.influences],
+        "inputs": [
+            {
+                "input": influence.name,
+                "fields": influence.axis.sets,
+                "values": influence.values,
+                "no_effect": influence.no_effect,
+                "points": [
+                    {**vars(point), "best": point.best and vars(point.best)} for point in influence.points
+                ],
+                "break_evens": [vars(change) for change in influence.break_evens],
+            }
+            for influence in study.influences
+        ],
         "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
     }
 
@@ -177,17 +189,6 @@ def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> blocks.Block:
         "regret": f"at most {100 * bars.regret:.2g} % slower than the best plan in 95 % of them",
     }
     return blocks.make_facts(facts, title=f"Every time known to within {100 * bars.share:g} %")
-
-
-def _make_input_document(influence: Influence) -> dict[str, Any]:
-    return {
-        "input": influence.name,
-        "fields": influence.axis.sets,
-        "values": influence.values,
-        "no_effect": influence.no_effect,
-        "points": [{**vars(point), "best": point.best and vars(point.best)} for point in influence.points],
-        "break_evens": [vars(change) for change in influence.break_evens],
-    }
 
 
 def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[Row]:

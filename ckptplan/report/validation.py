@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptplan import units
@@ -50,11 +50,14 @@ _QUANTITY = ("quantity", "unit", "predicted", "measured", "bias", "allowed", "no
 def view_validation(validation: Validation) -> View:
     """Return the view of a validation: predictions, measurements and verdicts."""
     plan = validation.plan
+    rows = [{name: getattr(row, name) for name in _QUANTITY} for row in validation.rows]
+    # JSON has no NaN, which a difference of gradients may be.
+    rows = [row if math.isfinite(row["measured"]) else {**row, "measured": None} for row in rows]
     return View(
         kind="validation",
         blocks=lambda: _describe(validation),
-        document=lambda: _make_document(validation),
-        rows=lambda: _list_rows(validation),
+        document=lambda: _make_document(validation, rows),
+        rows=lambda: rows,
         basis=lambda: plan.estimate_basis,
         heading="Predicted and measured",
         title=fields.name_job(plan.workload, plan.profile),
@@ -144,7 +147,7 @@ def _conclude(validation: Validation) -> Paragraph:
     return Paragraph(f"{text}.", style="bad" if is_wrong else "caution" if noisy else "good")
 
 
-def _make_document(validation: Validation) -> dict[str, Any]:
+def _make_document(validation: Validation, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the validation as JSON data, in SI base units."""
     return {
         **identify_plan(validation.plan),
@@ -157,7 +160,7 @@ def _make_document(validation: Validation) -> dict[str, Any]:
         "off": validation.off,
         "noisy": validation.noisy,
         "not_comparable": validation.not_comparable,
-        "quantities": _list_rows(validation),
+        "quantities": rows,
         "regret": None if validation.regret is None else _make_regret_document(validation.regret),
         "notes": list(validation.notes),
         "estimate_basis": [dict(entry) for entry in validation.plan.estimate_basis],
@@ -187,10 +190,3 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
             for contender in regret.contenders
         ],
     }
-
-
-def _list_rows(validation: Validation) -> list[dict[str, Any]]:
-    """Return a row for each quantity."""
-    rows = [{name: getattr(row, name) for name in _QUANTITY} for row in validation.rows]
-    # JSON has no NaN, which a difference of gradients may be.
-    return [row if math.isfinite(row["measured"]) else {**row, "measured": None} for row in rows]
