@@ -95,23 +95,16 @@ _MOST_JOBS, _MOST_POINTS = 6, 1_000_000
 def check_drawn(sweep: Sweep) -> None:
     """Raise InputError if a picture cannot show a sweep."""
     varied, jobs = len(list_varied(sweep)), len(sweep.workloads) * len(sweep.profiles)
-    for is_drawn, shown, count, accepted in (
-        (1 <= varied <= 2, "one axis or two", f"{varied} vary", "one input or two with several values"),
-        (
-            jobs <= _MOST_JOBS,
-            f"up to {_MOST_JOBS} workloads on profiles",
-            f"the sweep has {jobs}",
-            "fewer workloads or profiles",
-        ),
-        (
-            len(sweep) <= _MOST_POINTS,
-            f"up to {_MOST_POINTS:,} points",
-            f"the sweep has {len(sweep):,}",
-            "a coarser grid",
-        ),
-    ):
-        if not is_drawn:
-            raise InputError(f"a picture shows {shown}, and {count}", field="plot", accepted=accepted)
+    if not 1 <= varied <= 2:
+        shown, accepted = f"one axis or two, and {varied} vary", "one input or two with several values"
+    elif jobs > _MOST_JOBS:
+        shown = f"up to {_MOST_JOBS} workloads on profiles, and the sweep has {jobs}"
+        accepted = "fewer workloads or profiles"
+    elif len(sweep) > _MOST_POINTS:
+        shown, accepted = f"up to {_MOST_POINTS:,} points, and the sweep has {len(sweep):,}", "a coarser grid"
+    else:
+        return
+    raise InputError(f"a picture shows {shown}", field="plot", accepted=accepted)
 
 
 def list_varied(sweep: Sweep) -> list[tuple[Axis, tuple[Value, ...]]]:
