@@ -191,9 +191,7 @@ class BudgetOptions:
     local_bytes: Annotated[str | None, option("SIZE", "Local budget of a unit (default: the profile's).")] = (
         None
     )
-    headroom: Annotated[str | None, option("SHARE", "Share of it to leave free (default: the profile's).")] = (
-        None
-    )
+    headroom: Annotated[str | None, option("SHARE", "Memory to leave free (default: the profile's).")] = None
     remote_bytes: Annotated[str | None, option("SIZE", "Remote budget, as '16 GiB', or 'unbounded'.")] = None
     strategies: Annotated[
         str | None, option("NAMES", _ABOUT_STRATEGIES, autocompletion=complete_list(describe_strategies))

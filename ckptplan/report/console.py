@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from rich.cells import cell_len
@@ -91,55 +92,73 @@ def _wrap(text: str, width: int) -> str:
     return "\n".join("\n".join(wrapper.wrap(line)) for line in text.split("\n")).replace(_NO_BREAK, " ")
 
 
+@dataclass(frozen=True)
+class _Column:
+    """The field of a column with its heading and cells, in which numbers stay with their units."""
+
+    field: Field
+    heading: str
+    cells: Sequence[str]
+
+    @property
+    def least(self) -> int:
+        """The width at which no word is broken, or no line if the field does not wrap."""
+        heading = max(map(cell_len, self.heading.split(" ")))
+        natural = max(map(cell_len, self.cells), default=0)
+        if self.field.wraps:
+            words = (cell_len(word) for cell in self.cells for word in re.split("[ \n]", cell))
+            natural = min(natural, max(_COMFORTABLE, min(max(words, default=0), _LONG_WORD)))
+        return max(heading, natural)
+
+    @property
+    def natural(self) -> int:
+        """The width at which no line is broken."""
+        return max(self.least, *map(cell_len, (self.heading, *self.cells)))
+
+
 def _draw_table(table: Table, *, width: int) -> Iterator[Text]:
     """Yield a table without the columns that have no room, and a line that names the dropped columns."""
-    indent = _INDENT if table.title else ""
     if table.title:
         yield from _draw_text(table.title, "strong", width=width)
-    columns, room = dict(zip(table.fields, zip(*table.texts, strict=True), strict=False)), width - len(indent)
-    texts = {field: [_keep_numbers(text) for text in columns.get(field, ())] for field in table.fields}
-    least = {field: _find_least(field, cells) for field, cells in texts.items()}
-    natural = {field: max(least[field], *map(cell_len, (field.heading, *texts[field]))) for field in texts}
-    shown = list(texts)
-    for field in sorted(texts, key=lambda field: field.priority, reverse=True):
-        if not field.priority or _add_widths(least[column] for column in shown) <= room:
+    indent, texts = _INDENT if table.title else "", table.texts
+    columns = [
+        _Column(field, _keep_numbers(field.heading), [_keep_numbers(row[place]) for row in texts])
+        for place, field in enumerate(table.fields)
+    ]
+    shown = list(columns)
+    for column in sorted(columns, key=lambda column: column.field.priority, reverse=True):
+        if not column.field.priority or _add_least(shown) <= width - len(indent):
             break
-        shown.remove(field)
-    spare = max(0, room - _add_widths(least[field] for field in shown))
-    share = min(1.0, spare / max(1, sum(natural[field] - least[field] for field in shown)))
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=bool(table.headings))
-    cells: list[list[Text]] = []
-    for field in shown:
-        size = least[field] + int(share * (natural[field] - least[field]))
-        side: Literal["left", "right"] = "right" if field.is_flush_right else "left"
-        drawn.add_column(
-            Text(_wrap(_keep_numbers(field.heading), size), style="bold"), justify=side, no_wrap=True
-        )
-        looks = zip(texts[field], table.styles, strict=True)
-        cells.append([Text(_wrap(text, size), _STYLES[style]) for text, style in looks])
-    for row in zip(*cells, strict=True):
-        drawn.add_row(*row)
+        shown.remove(column)
+    drawn = _align(shown, table, width - len(indent))
     for segments in _CONSOLE.render_lines(drawn, pad=False):
         line = Text.assemble(indent, *((text, style or "") for text, style, _ in segments))
         line.rstrip()
         yield line
-    if len(shown) < len(texts):
-        names = ", ".join(field.heading or field.name for field in texts if field not in shown)
-        hint = f"{_add_widths(least.values()) + len(indent)} columns or {Argument('format', 'csv')} show all."
+    if len(shown) < len(columns):
+        names = ", ".join(column.heading or column.field.name for column in columns if column not in shown)
+        hint = f"{_add_least(columns) + len(indent)} columns or {Argument('format', 'csv')} show all."
         yield Text()
         yield from _draw_text(f"Left out in {width} columns: {names}; {hint}", "faint", width=width)
 
 
-def _find_least(field: Field, texts: Sequence[str]) -> int:
-    """Return the width at which no word of a column is broken, or no line if the field does not wrap."""
-    heading = max(map(cell_len, _keep_numbers(field.heading).split(" ")))
-    natural = max(map(cell_len, texts), default=0)
-    if field.wraps:
-        word = max((cell_len(word) for text in texts for word in re.split("[ \n]", text)), default=0)
-        natural = min(natural, max(_COMFORTABLE, min(word, _LONG_WORD)))
-    return max(heading, natural)
+def _align(columns: Sequence[_Column], table: Table, width: int) -> RichTable:
+    """Return columns of a table side by side, which share the room that they do not need."""
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=bool(table.headings))
+    missing = sum(column.natural - column.least for column in columns)
+    share = min(1.0, max(0, width - _add_least(columns)) / max(1, missing))
+    cells: list[list[Text]] = []
+    for column in columns:
+        size = column.least + int(share * (column.natural - column.least))
+        side: Literal["left", "right"] = "right" if column.field.is_flush_right else "left"
+        drawn.add_column(Text(_wrap(column.heading, size), "bold"), justify=side, no_wrap=True)
+        looks = zip(column.cells, table.styles, strict=True)
+        cells.append([Text(_wrap(text, size), _STYLES[style]) for text, style in looks])
+    for row in zip(*cells, strict=True):
+        drawn.add_row(*row)
+    return drawn
 
 
-def _add_widths(widths: Iterable[int]) -> int:
-    widths = list(widths)
-    return sum(widths) + _GAP * (len(widths) - 1)
+def _add_least(columns: Sequence[_Column]) -> int:
+    """Return the least width of columns side by side."""
+    return sum(column.least for column in columns) + _GAP * (len(columns) - 1)
