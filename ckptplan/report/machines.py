@@ -108,6 +108,10 @@ def _describe_comparison(comparison: MachineComparison) -> Iterator[blocks.Block
         sure = comparison.deadline is None or cheapest.surely_meets(comparison.deadline)
         price = f"{format_price(cheapest.run_price)}{'' if sure else ', which may miss the deadline'}"
         yield blocks.Paragraph(f"Cheapest{within}: {cheapest.profile.name}, {price}", style="best")
+    elif comparison.deadline is not None:
+        meeting = (machine for machine in comparison.machines if machine.meets(comparison.deadline))
+        names = ", ".join(machine.profile.name for machine in meeting) or "none of them"
+        yield blocks.Paragraph(f"Meeting the deadline{within}: {names}", style="best")
     for text in _list_notes(comparison):
         yield blocks.Paragraph(text, style="caution")
     yield blocks.make_facts(

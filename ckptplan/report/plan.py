@@ -79,12 +79,12 @@ def _list_reasons(plan: Plan) -> dict[str, str]:
         f"at most {format_percent(goal.max_overhead or 0)} over base": goal.max_overhead is not None,
         "by the paper's equations": goal.model == "paper",
     }
-    loop = ""
+    best_regular = ""
     if not plan.is_regular and regular is not None:
         seconds = plan.predicted.seconds
         slower = regular.predicted.seconds / seconds - 1 if seconds else 0.0
         cost = f"{format_seconds(regular.predicted.seconds)}, {format_percent(slower)} time"
-        loop = f"{fields.name_plan(regular)}: {cost}"
+        best_regular = f"{fields.name_plan(regular)}: {cost}"
     times = ""
     if belongs_elsewhere(plan.workload, plan.profile):
         times = f"carried over from {plan.workload.timed_on}, not rescaled"
@@ -95,7 +95,7 @@ def _list_reasons(plan: Plan) -> dict[str, str]:
         "cache": cache,
         "proof": _describe_proof(plan),
         "schedule": "" if plan.is_regular else "irregular: a list of actions, not a loop",
-        "best regular": loop,
+        "best regular": best_regular,
         "chosen for": ", ".join(text for text, is_asked in wishes.items() if is_asked),
         "choice": fields.explain_choice(plan),
         "paper's equations": ""
