@@ -128,7 +128,7 @@ def _describe_comparison(comparison: MachineComparison) -> Iterator[blocks.Block
 def _list_notes(comparison: MachineComparison) -> Iterator[str]:
     """Yield notes about times that are estimated or missing, and about prices that are not known."""
     workload, machines = comparison.workload, comparison.machines
-    estimated = [machine.profile.name for machine in machines if machine.times == "estimated"]
+    estimated = [machine.profile.name for machine in machines if machine.interval]
     if estimated:
         yield (
             f"estimated by a roofline: {', '.join(estimated)}. Machines whose intervals overlap may be equally "
