@@ -91,7 +91,7 @@ def _set_axes(front: ParetoFront, ax: Axes) -> None:
     if front.resident_bytes:
         case = Case(workload=front.workload, profile=front.profile)
         lines.append(f"beside {describe_resident(case, front.budget_bytes)}")
-    ax.set_xlabel(style.wrap_lines(ax, *lines))
+    ax.set_xlabel(style.wrap_lines(ax, *lines, letter=0.6))
     ax.set_ylabel("time over plain backpropagation")
     style.set_title(ax, name_job(front.workload, front.profile))
 

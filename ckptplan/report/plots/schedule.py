@@ -104,7 +104,7 @@ def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, unit: f
     if resident and not remote:
         case = Case(workload=plan.workload, profile=plan.profile)
         lines.append(f"beside {describe_resident(case, budget or 0)}")
-    style.set_title(ax, *lines, weight="normal", size="small")
+    style.set_title(ax, *lines, letter=0.52, weight="normal", size="small")
     ax.set_ylim(0, 1.15 * top)
     ax.set_ylabel("remote" if remote else "local")
     style.set_bytes_axis(ax.yaxis, most=3)

@@ -111,18 +111,20 @@ def find_width(place: Any) -> float:
     return float(figure.bbox.width / figure.dpi / (1 if grid is None else grid.get_gridspec().ncols))
 
 
-def wrap_lines(place: Any, *lines: str) -> str:
-    """Break lines so that they fit the width of the figure, or of the column of the axes."""
+def wrap_lines(place: Any, *lines: str, letter: float = 0.7) -> str:
+    """Break lines so that they fit the width of the figure, or of the column of the axes.
+
+    ``letter`` is the mean width of a letter over the size of the font; the default is that of bold text.
+    """
     size = mpl.rcParams["font.size"]
-    # A letter of a bold font is 0.7 times as wide as the font is high, on average.
-    fitting = max(10, int((72 * find_width(place) - 6 * size) / (0.7 * size)))
+    fitting = max(10, int((72 * find_width(place) - 6 * size) / (letter * size)))
     wrapper = textwrap.TextWrapper(fitting, break_on_hyphens=False)
     return "\n".join(part for line in lines for part in wrapper.wrap(escape_controls(line)))
 
 
-def set_title(ax: Axes, *lines: str, **look: Any) -> None:
+def set_title(ax: Axes, *lines: str, letter: float = 0.7, **look: Any) -> None:
     """Set a title, with lines broken to fit the figure."""
-    ax.set_title(wrap_lines(ax, *lines), **look)
+    ax.set_title(wrap_lines(ax, *lines, letter=letter), **look)
 
 
 def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
