@@ -83,7 +83,6 @@ def view_front(front: ParetoFront, *, every: bool = False, own: Plan | None = No
             Chart(
                 drawing="front",
                 result=front,
-                title="Local memory and time",
                 caption=_CAPTION.format(format_seconds(front.base_seconds)),
                 options={"every": every},
                 has_dots=True,

@@ -62,7 +62,6 @@ def view_largest(reaches: LargestValues) -> View:
         chart=lambda: Chart(
             drawing="largest",
             result=reaches,
-            title=f"Largest {quantity}",
             caption="Each dot is the largest value of a strategy, and the limit there.",
         ),
     )

@@ -64,8 +64,7 @@ def view_machines(comparison: MachineComparison) -> View:
         chart=lambda: Chart(
             drawing="machines",
             result=comparison,
-            title="Time on each machine",
-            caption="Hollow dots are estimated times; the lines behind them are their intervals.",
+            caption="The time on each machine; hollow dots are estimates, lines their intervals.",
         ),
         plans=lambda: [
             ShownPlan(label=f"{plan.profile.name}: {plan.strategy}", plan=plan, first=plan is plans[0])

@@ -53,7 +53,7 @@ def picture_format(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A picture of a result, with a title and a caption on a page. Drawing it imports matplotlib.
+    """A picture of a result, with a caption on a page. Drawing it imports matplotlib.
 
     ``drawing`` names the drawing function of ``report.plots``, which takes the ``options``. A chart that
     ``has_dots`` also takes the plans whose schedules a page shows, and draws a dot for each.
@@ -61,7 +61,6 @@ class Chart:
 
     drawing: str
     result: Any
-    title: str
     caption: str
     options: Mapping[str, Any] = field(default_factory=dict)
     has_dots: bool = False

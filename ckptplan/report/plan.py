@@ -237,6 +237,4 @@ def _describe_proof(plan: Plan) -> str:
 def chart_strategies(plans: Sequence[Plan]) -> Chart | None:
     """Return the chart of plans of several strategies in their order, None if there is no plan."""
     caption = "The best plan of each strategy; the plan to run comes first."
-    if not plans:
-        return None
-    return Chart(drawing="strategies", result=plans, title="Strategies side by side", caption=caption)
+    return Chart(drawing="strategies", result=plans, caption=caption) if plans else None

@@ -56,7 +56,6 @@ def view_sensitivity(study: Sensitivity) -> View:
         chart=lambda: Chart(
             drawing="sensitivity",
             result=study,
-            title="Time over each input",
             caption="Each panel varies one input by itself. Solid lines: the job is planned again. Dashed "
             f"lines: the plan of now is kept, {best.strategy} in {format_seconds(best.seconds)}.",
         ),

@@ -207,6 +207,6 @@ def view_sweep(summary: Summary) -> View:
         blocks=summary.blocks,
         basis=summary.list_basis,
         chart=lambda: (
-            None if result is None else Chart(drawing="sweep", result=result, title=title, caption=caption)
+            None if result is None else Chart(drawing="sweep", result=result, caption=f"{title}. {caption}")
         ),
     )
