@@ -7,7 +7,7 @@ much of their limits they take.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +18,15 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from ckptplan.torch import LIF, bptt, scan, unroll, wrap
+from ckptplan.torch import LIF, SpikingLayer, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.surrogates import FastSigmoid, Spike
 from tests.torch.limit_tables import mean_square
 from tests.torch.zoo import import_quietly
 
 STEPS = 48
+#: What a process makes once, to compare states, in bytes.
+DIGEST_WEIGHTS = 8192
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,19 @@ def computed_weight() -> Job:
 def neurons() -> Job:
     cell = LIF(16, 64, threshold=0.2)
     return make_call(cell, torch.randn(200, 64, 16), cell.initial_state(64))
+
+
+def few_neurons(count: int, steps: int) -> Job:
+    """Spikes of all steps are more than a state."""
+    cell = LIF(8, count, threshold=0.4)
+    job = make_call(cell, torch.randn(steps, 4, 8), cell.initial_state(4))
+    return replace(job, beside=DIGEST_WEIGHTS)
+
+
+def spiking_layer(**options: Any) -> Job:
+    """Neurons with a further memory."""
+    cell = SpikingLayer(16, 128, threshold=0.3, recurrent=False, **options)
+    return make_call(cell, torch.randn(STEPS, 32, 16), cell.initial_state(32))
 
 
 def module(kind: Any, batch: int, *, width: int = 16, steps: int = STEPS, dtype: Any = None) -> Job:
@@ -633,6 +648,11 @@ CELLS: dict[str, Callable[[], Job]] = {
     "layers": lambda: make_call(Layers(), torch.randn(STEPS, 8, 16), (torch.zeros(8, 32), torch.zeros(8, 32))),
     "spiking convolution": spiking_convolution,
     "LIF": neurons,
+    "few neurons": partial(few_neurons, 48, 120),
+    "fewer neurons": partial(few_neurons, 32, 200),
+    "spiking layer": spiking_layer,
+    "spiking layer, adaptation": partial(spiking_layer, adaptation=0.3),
+    "spiking layer, synapses": partial(spiking_layer, synapse_decay=0.8, reset="zero"),
     "autocast": autocast,
     "embedding": embedding,
     "computed weight": computed_weight,

@@ -21,11 +21,10 @@ from ckptplan.torch import bptt, plan_for, unroll
 from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.run.executor import Executor
-from tests.torch.support import assert_close, gradients, plain, read_least
+from tests.torch.limited_cells import DIGEST_WEIGHTS
+from tests.torch.support import assert_close, gradients, plain
 
 STATE = 3 * 7 * 8
-#: What a process makes once, to compare states, in bytes.
-DIGEST_WEIGHTS = 8192
 
 
 def lif(kind: type[LIF] = LIF, *, seed: int = 0, **more: Any) -> LIF:
@@ -203,17 +202,15 @@ def test_a_cell_that_needs_the_step_before_keeps_all_caches() -> None:
     assert plan.workload.cache_bytes > 0
 
 
-@pytest.mark.parametrize(("steps", "memory"), [(1000, "50 kB"), (3000, "100 kB")])
-def test_a_limit_holds_for_sequences_whose_spikes_alone_would_pass_it(steps: int, memory: str) -> None:
+def test_a_limit_holds_for_sequences_whose_spikes_alone_would_pass_it() -> None:
     """All calls stay within the limit; without the decision on caches nothing would fit."""
     torch.manual_seed(0)
-    cell = LIF(8, 32, threshold=0.4)
+    cell, steps, limit = LIF(8, 32, threshold=0.4), 1000, 50_000
     inputs, state = torch.randn(steps, 4, 8), cell.initial_state(4)
-    limit = int(memory.removesuffix(" kB")) * 1000
     results = []
     for _ in range(3):
         with LiveBytes() as live:
-            result = bptt(cell, inputs, state, lambda _, output: output.square().mean(), memory=memory)
+            result = bptt(cell, inputs, state, lambda _, output: output.square().mean(), memory=limit)
             results.append(gradients(result.loss, list(cell.parameters())))
         assert live.peak <= 1.03 * limit + DIGEST_WEIGHTS
     assert isinstance(result.plan, Plan)
@@ -225,19 +222,26 @@ def test_a_limit_holds_for_sequences_whose_spikes_alone_would_pass_it(steps: int
         assert_close(found, expected, relative=1e-4)
 
 
-def test_caches_that_grow_begin_again_with_another_plan() -> None:
-    """Neurons that hardly fire at first, and often later."""
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_neurons_that_fire_more_often_later_keep_the_limit(is_planned: bool) -> None:
+    """Calls begin again with another plan; a plan that is made before counts the caches of all steps."""
     torch.manual_seed(0)
     cell = LIF(8, 64, threshold=1.0)
     inputs, state = torch.randn(2000, 16, 8), cell.initial_state(16)
-    inputs[:500] *= 0.1
-    inputs[500:] *= 4
-    limit = 1_000_000
+    inputs[:200] *= 0.1
+    inputs[200:] *= 4
+
+    def mean(_: int, output: torch.Tensor) -> torch.Tensor:
+        return output.mean()
+
+    options: dict[str, Any] = {"memory": 1_000_000}
+    if is_planned:
+        options = {"plan": plan_for(cell, inputs, state, mean, **options)}
     for _ in range(3):
         with LiveBytes() as live:
-            result = bptt(cell, inputs, state, lambda _, output: output.mean(), memory=limit)
+            result = bptt(cell, inputs, state, mean, **options)
             gradients(result.loss, list(cell.parameters()))
-        assert live.peak <= 1.03 * limit
+        assert live.peak <= 1_030_000
 
 
 def test_what_is_kept_is_what_the_plan_says() -> None:
@@ -283,41 +287,3 @@ def test_offloaded_caches_are_local_for_one_segment_at_a_time(in_files: bool, tm
     assert max(seen) == segment
     assert seen[-1] == held[-1] == 0
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("neurons", "steps"), [(48, 120), (32, 200)])
-def test_the_limit_that_a_refusal_names_runs(neurons: int, steps: int) -> None:
-    torch.manual_seed(0)
-    cell = LIF(8, neurons, threshold=0.4)
-    inputs, state = torch.randn(steps, 4, 8), cell.initial_state(4)
-
-    def mean_square(_: int, output: torch.Tensor) -> torch.Tensor:
-        return output.square().mean()
-
-    with pytest.raises(InputError) as caught:
-        bptt(cell, inputs, state, mean_square, memory=2000)
-    limit = read_least(caught.value)
-    for _ in range(2):
-        with LiveBytes() as live:
-            result = bptt(cell, inputs, state, mean_square, memory=limit)
-            gradients(result.loss, list(cell.parameters()))
-        assert live.peak <= 1.03 * limit + DIGEST_WEIGHTS
-
-
-def test_a_plan_for_a_limit_counts_the_caches_of_all_steps() -> None:
-    """Neurons that begin at rest fire more often later."""
-    torch.manual_seed(0)
-    cell = LIF(8, 64, threshold=1.0)
-    inputs, state = torch.randn(2000, 16, 8), cell.initial_state(16)
-    inputs[:200] *= 0.1
-    inputs[200:] *= 4
-
-    def mean(_: int, output: torch.Tensor) -> torch.Tensor:
-        return output.mean()
-
-    plan = plan_for(cell, inputs, state, mean, memory=1_000_000)
-    for _ in range(2):
-        with LiveBytes() as live:
-            result = bptt(cell, inputs, state, mean, plan=plan)
-            gradients(result.loss, list(cell.parameters()))
-        assert live.peak <= 1_030_000

@@ -15,7 +15,7 @@ import torch
 import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.schedule.simulator import play
-from ckptplan.torch import LIF, PlanMismatch, bptt, measured_sizes, unroll
+from ckptplan.torch import LIF, PlanMismatch, bptt, measured_sizes, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.units import format_bytes
 from tests.torch.support import MACHINE, gru, plan_of
@@ -205,6 +205,8 @@ def test_it_warns_once_for_a_kind_of_call(units: int) -> None:
         unroll(make_gru(next(UNITS)), torch.randn(STEPS, BATCH, CHANNELS), None, plan=plan)
     assert [warning.category for warning in warned] == [PlanMismatch] * 3
     assert {Path(warning.filename) for warning in warned} == {Path(__file__)}
+    with pytest.raises(ckptplan.InputError, match="the plan is for states"):
+        wrap(cell.module, plan=plan, strict=True)(torch.randn(STEPS, BATCH, CHANNELS))
 
 
 def test_a_plan_whose_parameters_were_edited_beyond_its_budget_is_told(units: int, tmp_path: Path) -> None:
@@ -313,3 +315,22 @@ def test_a_tensor_changed_in_place_that_nobody_needs_does_not_disturb() -> None:
     bptt(
         cell, torch.randn(STEPS, 1, 3), torch.zeros(1, 3), square, plan=plan, parameters=[weight]
     ).loss.backward()
+
+
+def test_measuring_leaves_everything_as_it_was() -> None:
+    """Running statistics, and the number of batches in them, are a part of the state."""
+    layers = torch.nn.Linear(CHANNELS, CHANNELS), torch.nn.BatchNorm1d(CHANNELS), torch.nn.Dropout()
+    net, record = torch.nn.Sequential(*layers), list[int]()
+
+    def cell(state: Any, x: Any) -> Any:
+        record.append(1)
+        state = torch.tanh(state + net(x))
+        return state, state
+
+    inputs, state = torch.randn(STEPS, BATCH, CHANNELS), torch.zeros(BATCH, CHANNELS)
+    before, drawn = {name: one.clone() for name, one in net.state_dict().items()}, torch.get_rng_state()
+    sizes = measured_sizes(cell, inputs, state)
+    assert sizes.state_bytes == 4 * (BATCH * CHANNELS + 2 * CHANNELS) + 8
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(torch.equal(before[name], one) for name, one in net.state_dict().items())
+    assert record == []

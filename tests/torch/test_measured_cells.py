@@ -120,8 +120,9 @@ def test_plans_of_single_steps_are_not_charged_the_workspace_of_longer_chunks(na
 
 def test_fewer_runs_count_the_same_bytes() -> None:
     """Workspaces are measured: to 5 %, also of a large batch of spiking neurons."""
-    for cell in (network("lif"), network("lif", neurons=64, batch=64)):
-        whole, few = measured(cell), measured(cell, runs=FEW_RUNS)
+    large = network("lif", neurons=64, batch=64)
+    for whole, cell in ((sizes_of("lif"), network("lif")), (measured(large), large)):
+        few = measured(cell, runs=FEW_RUNS)
         for field in ("state_bytes", "tape_bytes", "resident_bytes"):
             assert getattr(few, field) == getattr(whole, field)
         spaces = [found.workspace_bytes + found.chunk_workspace_bytes for found in (few, whole)]

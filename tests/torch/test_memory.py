@@ -14,6 +14,8 @@ import ckptplan
 from ckptplan.execution.lookahead import Lookahead, Message
 from ckptplan.schedule.actions import Load, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
+from ckptplan.torch import OutOfMemory, bptt
+from tests.torch.limit_tables import mean_square
 from tests.torch.support import plan_of
 
 #: A limit on the memory of the process, as a container or a batch system sets one.
@@ -100,6 +102,25 @@ def test_memory_that_runs_out_in_a_calibration_names_no_plan_that_was_never_made
     assert "are available; a smaller batch, or a schedule that keeps less at a time, needs less (" in message
     assert "can't allocate memory" in message
     assert "TiB" not in message
+
+
+@pytest.mark.parametrize("when", ["forward", "backward", "base"])
+def test_memory_that_runs_out_is_explained_wherever_it_does(when: str) -> None:
+    plan = plan_of(40, "base" if when == "base" else "standard", states=999 if when == "base" else 20)
+    module, calls = torch.nn.Linear(5, 5), list[torch.Tensor]()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(x)
+        # The trial takes fewer steps than that.
+        is_backward = torch._C._current_graph_task_id() != -1
+        if is_backward if when == "backward" else len(calls) > 30:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        state = torch.tanh(module(x) + state)
+        return state, state
+
+    inputs, state = torch.randn(40, 4, 5), torch.zeros(4, 5)
+    with pytest.raises(OutOfMemory, match="memory ran out: the plan predicts"):
+        bptt(cell, inputs, state, mean_square, plan=plan, verify=False).loss.backward()
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -1,9 +1,8 @@
-"""Programs of users around ``bptt`` and ``unroll``: constants, schedules and inputs of their own."""
+"""Programs of users around ``bptt`` and ``unroll``: constants and inputs of their own."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import ckptplan
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.torch import bptt, check, unroll
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.device.meters import LiveBytes
@@ -79,35 +77,6 @@ def test_a_step_may_differentiate_inside(data: Tensor) -> None:
     start = data[0].clone().requires_grad_()
     plan = plan_of(STEPS, "revolve", states=16)
     assert check(cell, data, start, final_loss=lambda state: state.square().mean(), plan=plan)
-
-
-def record_known_and_new_steps() -> Iterator[Action]:
-    """Yield actions that run steps 0 to 24, and then record steps 5 to 59 at once."""
-    yield from (Save(0, Tier.LOCAL), Advance(0, 5), Save(5, Tier.LOCAL), Advance(5, 25))
-    yield from (Load(5, Tier.LOCAL), Free(5, Tier.LOCAL), Record(5, STEPS), Backward(5, STEPS))
-    yield from (Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 5), Backward(0, 5))
-
-
-@pytest.mark.parametrize("losses", ["loss", "chunk_loss", "none"])
-def test_a_recording_may_have_known_and_new_steps(losses: str, data: Tensor) -> None:
-    """Each loss is added once, and each output is stacked once."""
-    cell = TorchCell(nn.GRUCell(5, 7).double())
-    weights = torch.arange(1, STEPS + 1).double()
-
-    def chunk_loss(start: int, outputs: Tensor) -> Tensor:
-        return (weights[start : start + len(outputs)] * outputs.square().sum((1, 2))).sum()
-
-    expected = chunk_loss(0, torch.stack(plain(cell, data, torch.zeros(3, 7).double(), STEPS)[0]))
-    options: Any = {"plan": plan_of(STEPS, states=200), "schedule": record_known_and_new_steps()}
-    if losses == "none":
-        found = chunk_loss(0, unroll(cell, data, None, **options)[0])
-    elif losses == "loss":
-        found = bptt(cell, data, None, lambda step, output: chunk_loss(step, output[None]), **options).loss
-    else:
-        found = bptt(cell, data, None, chunk_loss=chunk_loss, **options).loss
-    wanted = list(cell.parameters())
-    assert_close([found.detach()], [expected.detach()], relative=1e-12)
-    assert_close(torch.autograd.grad(found, wanted), torch.autograd.grad(expected, wanted), relative=1e-12)
 
 
 @pytest.mark.parametrize("inputs", ["none", "repeat", "count"])

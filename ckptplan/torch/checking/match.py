@@ -47,12 +47,6 @@ _verdicts: OrderedDict[Hashable, str | None] = OrderedDict()
 _fitting: OrderedDict[Hashable, bool] = OrderedDict()
 
 
-def forget_matches() -> None:
-    """Forget which plans fit, so that each kind of call is compared again."""
-    _verdicts.clear()
-    _fitting.clear()
-
-
 class Match:
     """An observer that compares the first recording of a run with the plan.
 
