@@ -31,10 +31,11 @@ STEPS = 20
 PLAN = plan_of(STEPS, "double", states=8)
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell"])
-def test_cells_of_torch_have_the_gradients_of_their_own_loop(kind: str) -> None:
+def test_cells_of_torch_have_the_gradients_of_their_own_loop(kind: str, mode: str) -> None:
     """Neurons of the other packages are in ``test_zoo_snntorch.py`` and the files beside it."""
-    check(Animal(lambda: getattr(torch.nn, kind)(5, 7)), TorchCell, run_cell, mode="train")
+    check(Animal(lambda: getattr(torch.nn, kind)(5, 7)), TorchCell, run_cell, mode=mode)
 
 
 def surrogate(x: torch.Tensor) -> torch.Tensor:

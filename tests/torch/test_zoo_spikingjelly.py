@@ -298,7 +298,8 @@ def test_gradients_are_those_of_its_own_loop(name: str, mode: str) -> None:
     check(ANIMALS[name], SpikingJellyCell, run, mode=mode)
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", CELLS)
-def test_cells_with_a_state_of_their_own_are_those_of_torch(name: str) -> None:
+def test_cells_with_a_state_of_their_own_are_those_of_torch(name: str, mode: str) -> None:
     animal = Animal(lambda: CELLS[name](5, 7))
-    check(animal, TorchCell, run_cell, mode="train")
+    check(animal, TorchCell, run_cell, mode=mode)
