@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 import ckptplan
 import ckptplan.jax
@@ -71,15 +69,18 @@ def _function(library: Any, name: str) -> Callable[[Any], Any]:
     return found
 
 
-cells = st.builds(
-    RandomCell,
-    functions=st.tuples(st.sampled_from(FUNCTIONS), st.sampled_from(FUNCTIONS)),
-    multiplies=st.booleans(),
-    decays=st.booleans(),
-    outputs_both=st.booleans(),
-    sizes=st.tuples(st.integers(1, 5), st.integers(1, 4)),
-    seed=st.integers(0, 2**31),
-)
+def draw_cell(random: np.random.Generator) -> RandomCell:
+    """Draw a cell."""
+    multiplies, decays, outputs_both = random.integers(2, size=3).astype(bool).tolist()
+    first, second = random.choice(FUNCTIONS, 2).tolist()
+    return RandomCell(
+        functions=(first, second),
+        multiplies=multiplies,
+        decays=decays,
+        outputs_both=outputs_both,
+        sizes=(int(random.integers(2, 6)), int(random.integers(2, 5))),
+        seed=int(random.integers(2**31)),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +124,11 @@ def assert_same(ours: list[Numbers], theirs: list[Numbers]) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@given(cell=cells, steps=st.integers(2, 24), tape=st.sampled_from(TAPES))
-@settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
-def test_gradients_are_those_of_scan(strategy: str, cell: RandomCell, steps: int, tape: Any) -> None:
+def test_gradients_are_those_of_scan(strategy: str) -> None:
+    """Each strategy has a cell, a length and a kind of tape of its own."""
+    random = np.random.default_rng(STRATEGIES.index(strategy))
+    cell, steps = draw_cell(random), int(random.integers(9, 25))
+    tape: Any = str(random.choice(TAPES))
     plan = plan_of(steps, strategy, states=200 if strategy == "base" else 16)
     theirs = of_jax(cell, steps, jax.lax.scan)
 

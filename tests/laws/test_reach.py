@@ -16,7 +16,7 @@ LONGEST = 12
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVED)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     state=st.integers(1, 9),
     tape=st.integers(1, 9),
