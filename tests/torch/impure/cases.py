@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -191,9 +191,13 @@ class Outcome:
     message: str = ""
 
 
-def run(tried: Case, strategy: str) -> Outcome:
-    """Return what becomes of a case under a strategy, by ``bptt``. Other errors than refusals are raised."""
+def run(tried: Case, strategies: Iterable[str]) -> dict[str, Outcome]:
+    """Return what becomes of a case under each strategy, by ``bptt``. Other errors than refusals are raised."""
     theirs = differentiate(build(tried.build), None)
+    return {strategy: _compare(tried, strategy, theirs) for strategy in strategies}
+
+
+def _compare(tried: Case, strategy: str, theirs: Sequence[torch.Tensor]) -> Outcome:
     try:
         ours = differentiate(build(tried.build), strategy)
     except InputError as error:
