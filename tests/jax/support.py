@@ -66,7 +66,8 @@ def limited(memory: int | str, **more: Any) -> Callable[..., Any]:
 
 def run_python(*arguments: str, devices: int = 2) -> str:
     """Return what a program of Python prints on a number of devices."""
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
