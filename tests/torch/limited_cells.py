@@ -178,10 +178,10 @@ def neurons() -> Job:
     return make_call(cell, torch.randn(200, 64, 16), cell.initial_state(64))
 
 
-def few_neurons(count: int, steps: int) -> Job:
+def few_neurons() -> Job:
     """Spikes of all steps are more than a state."""
-    cell = LIF(8, count, threshold=0.4)
-    job = make_call(cell, torch.randn(steps, 4, 8), cell.initial_state(4))
+    cell = LIF(8, 48, threshold=0.4)
+    job = make_call(cell, torch.randn(120, 4, 8), cell.initial_state(4))
     return replace(job, beside=DIGEST_WEIGHTS)
 
 
@@ -648,8 +648,7 @@ CELLS: dict[str, Callable[[], Job]] = {
     "layers": lambda: make_call(Layers(), torch.randn(STEPS, 8, 16), (torch.zeros(8, 32), torch.zeros(8, 32))),
     "spiking convolution": spiking_convolution,
     "LIF": neurons,
-    "few neurons": partial(few_neurons, 48, 120),
-    "fewer neurons": partial(few_neurons, 32, 200),
+    "few neurons": few_neurons,
     "spiking layer": spiking_layer,
     "spiking layer, adaptation": partial(spiking_layer, adaptation=0.3),
     "spiking layer, synapses": partial(spiking_layer, synapse_decay=0.8, reset="zero"),

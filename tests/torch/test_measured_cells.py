@@ -111,7 +111,7 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
 def test_plans_of_single_steps_are_not_charged_the_workspace_of_longer_chunks(name: str) -> None:
     """Disk-Revolve, which the calibration did not see: its peak is predicted within 5 %."""
     cell = network(name, inputs=64, neurons=256, batch=32)
-    found = measured(cell)
+    found = measured(cell, runs=FEW_RUNS)
     # A chunk of a LIF works with more than its steps; gradients of a GRU's chunk grow where they are.
     assert (found.chunk_workspace_bytes > 0) == (name == "lif")
     program = TorchProgram(cell, make_schedule("revolve", steps=150, chunk_size=1, nb_local=50))
