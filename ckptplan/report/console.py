@@ -37,7 +37,7 @@ _CONSOLE = Console(width=1_000_000, force_jupyter=False)
 #: The space between columns, and the indent of a table under its title.
 _GAP, _INDENT = 2, "  "
 #: Replacements of characters that a console without Unicode lacks.
-_PLAIN = str.maketrans({"\u00b2": "2", "\u2264": "<="})
+_PLAIN = str.maketrans({"\u2588": "#", "\u00b2": "2", "\u2264": "<="})
 #: Lines do not break at the space in '34 ms' and 'chunk_size 16', which is a no-break space meanwhile.
 _BESIDE_NUMBER = re.compile(r"(?<=\d) (?=\S)|(?<=[\w=]) (?=\d)|(?<=\w) (?== )")
 _NO_BREAK = "\u00a0"
@@ -135,8 +135,8 @@ def _draw_table(table: Table, *, width: int) -> Iterator[Text]:
         line = Text.assemble(indent, *((text, style or "") for text, style, _ in segments))
         line.rstrip()
         yield line
-    if len(shown) < len(columns):
-        names = ", ".join(column.heading or column.field.name for column in columns if column not in shown)
+    # A bar without a heading repeats a number.
+    if names := ", ".join(column.heading for column in columns if column.heading and column not in shown):
         hint = f"{_add_least(columns) + len(indent)} columns or {Argument('format', 'csv')} show all."
         yield Text()
         yield from _draw_text(f"Left out in {width} columns: {names}; {hint}", "faint", width=width)

@@ -17,10 +17,11 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.intervals import describe_interval
 from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
+from ckptplan.recursion.tree import OFFLOADED_STEPS
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.infeasible import format_reason
 from ckptplan.storage.plans import plan_document
-from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.protocol import CACHED_STEPS, Strategy
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.wording import Argument
 
@@ -56,6 +57,8 @@ FACTS = (
 PROVED = 1e-9
 #: A plan that uses more than this share of the machine's local memory is warned about.
 _FULL = 0.95
+#: The length of a bar that stands for the whole budget, in characters.
+_BAR = 24
 #: The fields of a workload for bytes outside checkpoints and tapes: resident bytes and workspace.
 _BESIDE_SCHEDULE = ("resident_bytes", "resident_bytes_per_step", "workspace_bytes")
 
@@ -170,6 +173,27 @@ def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[Paragraph]:
         yield Paragraph(f"closed forms alone are compared; {option} adds optimal and others, slowly", "faint")
 
 
+def describe_cache(plan: Plan) -> str:
+    """Return which steps keep their caches, and the cost of the other steps; '' if steps have no caches."""
+    workload, full = plan.workload, plan.predicted.recomputed_without_cache
+    if not workload.cache_bytes:
+        return ""
+    noun = "spikes" if workload.network is not None and workload.network.activity else "caches"
+    if plan.cache == "all":
+        return f"the {noun} of all steps stay until the steps are reversed"
+    if plan.cache == "offloaded":
+        moved = plan.parameters[OFFLOADED_STEPS]
+        return (
+            f"the {noun} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
+            f"those of the last {units.format_count(workload.steps - moved)} stay"
+        )
+    cached = plan.parameters.get(CACHED_STEPS)
+    kept = "" if cached is None else f"{noun} of the last {units.format_count(cached)} steps stay; "
+    full_time, replay_time = map(units.format_seconds, (workload.forward_seconds, workload.recompute_seconds))
+    runs = f"{units.format_things(full, 'step')} {'is' if full == 1 else 'are'} recomputed in full"
+    return f"{kept}{runs} ({full_time} instead of {replay_time} each)"
+
+
 def describe_resident(case: Case, budget: int) -> str:
     """Return the local bytes that every schedule needs, their share of a budget, and their parts."""
     parts, resident = case.resident_parts, sum(case.resident_parts.values())
@@ -201,6 +225,7 @@ def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None =
         Field("part", "", wraps=True, show=lambda part: part[0]),
         Field("size", "", right=True, show=lambda part: units.format_bytes(part[1])),
         Field("budget_share", "", show=lambda part: part[1] / budget),
+        Field("bar", "", priority=1, show=lambda part: "\u2588" * min(_BAR, round(_BAR * part[1] / budget))),
     )
     return Table.of(fields, parts.items(), title=title)
 

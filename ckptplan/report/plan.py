@@ -21,7 +21,7 @@ from ckptplan.report.picture import Chart
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.units import format_percent, format_seconds, format_share, format_things
+from ckptplan.units import format_percent, format_seconds, format_share
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
@@ -70,10 +70,7 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
 
 def _list_reasons(plan: Plan) -> dict[str, str]:
     """Return facts about the choice of a plan by title. Facts that do not apply are empty."""
-    goal, regular, paper, cache = plan.goal, plan.regular, plan.predicted.paper, ""
-    if plan.workload.cache_bytes:
-        full = format_things(plan.predicted.recomputed_without_cache, "step")
-        cache = f"{plan.cache}; {full} recomputed in full"
+    goal, regular, paper = plan.goal, plan.regular, plan.predicted.paper
     wishes = {
         f"least {goal.objective}" if goal.objective == "memory" else "the knee": goal.objective != "time",
         f"at most {format_percent(goal.max_overhead or 0)} over base": goal.max_overhead is not None,
@@ -92,7 +89,7 @@ def _list_reasons(plan: Plan) -> dict[str, str]:
         times = "carried over, not rescaled"
     return {
         "step times": times,
-        "cache": cache,
+        "cache": fields.describe_cache(plan),
         "proof": _describe_proof(plan),
         "schedule": "" if plan.is_regular else "irregular: a list of actions, not a loop",
         "best regular": best_regular,

@@ -21,7 +21,7 @@ def list_shares(
 ) -> dict[str, float]:
     case = Case(workload=workload, profile=GPU)
     table = list_memory(case, budget=budget, headroom=0.0, plan=plan)
-    return {str(part): float(share or 0) for part, _, share in table.rows}
+    return {str(part): float(share or 0) for part, _, share, _ in table.rows}
 
 
 def test_the_parts_of_a_plan_fill_its_budget() -> None:
