@@ -112,7 +112,7 @@ def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, dict[str, Any]]) -> 
         face = look | {"linestyle": "none", "markerfacecolor": "white", "label": None}
         ax.plot([x[place] for place in hollow], [y[place] for place in hollow], **face, zorder=3)
     ax.set(xlabel=x_label, ylabel=y_label)
-    style.set_title(ax, panel.title, weight="normal")
+    style.set_title(ax, panel.title, letter=0.6, weight="normal")
     _set_scales(panel, ax, all_y)
     if panel.y == "local_peak_bytes":
         ax.axhline(

@@ -18,7 +18,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ckptplan.report.blocks import Block, Field, Style, Table
-from ckptplan.wording import Argument, escape_controls
+from ckptplan.report.numbers import NO_BREAK, keep_numbers
+from ckptplan.wording import Argument
 
 _STYLES: dict[Style, str] = {
     "": "",
@@ -38,9 +39,6 @@ _CONSOLE = Console(width=1_000_000, force_jupyter=False)
 _GAP, _INDENT = 2, "  "
 #: Replacements of characters that a console without Unicode lacks.
 _PLAIN = str.maketrans({"\u2588": "#", "\u00b2": "2", "\u2264": "<="})
-#: Lines do not break at the space in '34 ms' and 'chunk_size 16', which is a no-break space meanwhile.
-_BESIDE_NUMBER = re.compile(r"(?<=\d) (?=\S)|(?<=[\w=]) (?=\d)|(?<=\w) (?== )")
-_NO_BREAK = "\u00a0"
 
 
 def draw_blocks(blocks: Iterable[Block], *, width: int) -> Iterator[Text]:
@@ -77,19 +75,14 @@ def write_blocks(blocks: Iterable[Block], *, width: int | None = None, encoding:
 
 
 def _draw_text(text: str, style: Style, *, width: int) -> Iterator[Text]:
-    for line in _wrap(_keep_numbers(text), width).split("\n"):
+    for line in _wrap(keep_numbers(text), width).split("\n"):
         yield Text(line, style=_STYLES[style])
-
-
-def _keep_numbers(text: str) -> str:
-    """Escape controls, and put no-break spaces between numbers and their units or names."""
-    return _BESIDE_NUMBER.sub(_NO_BREAK, escape_controls(text))
 
 
 def _wrap(text: str, width: int) -> str:
     """Break the lines of a text between words."""
     wrapper = textwrap.TextWrapper(max(1, width), break_long_words=False, break_on_hyphens=False)
-    return "\n".join("\n".join(wrapper.wrap(line)) for line in text.split("\n")).replace(_NO_BREAK, " ")
+    return "\n".join("\n".join(wrapper.wrap(line)) for line in text.split("\n")).replace(NO_BREAK, " ")
 
 
 @dataclass(frozen=True)
@@ -122,7 +115,7 @@ def _draw_table(table: Table, *, width: int) -> Iterator[Text]:
         yield from _draw_text(table.title, "strong", width=width)
     indent, texts = _INDENT if table.title else "", table.texts
     columns = [
-        _Column(field, _keep_numbers(field.heading), [_keep_numbers(row[place]) for row in texts])
+        _Column(field, keep_numbers(field.heading), [keep_numbers(row[place]) for row in texts])
         for place, field in enumerate(table.fields)
     ]
     shown = list(columns)

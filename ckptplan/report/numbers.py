@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from ckptplan import units
+from ckptplan.wording import escape_controls
 
+#: Lines do not break at the space in '34 ms' and 'chunk_size 16', which is a no-break space meanwhile.
+_BESIDE_NUMBER = re.compile(r"(?<=\d) (?=\S)|(?<=[\w=]) (?=\d)|(?<=\w) (?== )")
+NO_BREAK = "\u00a0"
 #: The numbers of a column share one unit if the largest is less than this many times the smallest.
 _SIMILAR = 1000.0
 #: Upper limit on numbers in a shared unit, so that they have at most six digits before the point.
 _LARGE = 1e6
+
+
+def keep_numbers(text: str) -> str:
+    """Escape controls, and put no-break spaces between numbers and their units or names."""
+    return _BESIDE_NUMBER.sub(NO_BREAK, escape_controls(text))
 
 
 def format_price(price: float) -> str:

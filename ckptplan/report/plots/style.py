@@ -22,8 +22,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
+from ckptplan.report.numbers import NO_BREAK, keep_numbers
 from ckptplan.units import are_decimal, format_bytes
-from ckptplan.wording import escape_controls
 
 #: Okabe and Ito's colours (jfly.uni-koeln.de/color).
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
@@ -119,7 +119,8 @@ def wrap_lines(place: Any, *lines: str, letter: float = 0.7) -> str:
     size = mpl.rcParams["font.size"]
     fitting = max(10, int((72 * find_width(place) - 6 * size) / (letter * size)))
     wrapper = textwrap.TextWrapper(fitting, break_on_hyphens=False)
-    return "\n".join(part for line in lines for part in wrapper.wrap(escape_controls(line)))
+    parts = (part for line in lines for part in wrapper.wrap(keep_numbers(line)))
+    return "\n".join(parts).replace(NO_BREAK, " ")
 
 
 def set_title(ax: Axes, *lines: str, letter: float = 0.7, **look: Any) -> None:
