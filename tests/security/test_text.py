@@ -151,7 +151,7 @@ def test_tables_hold_no_controls(text: str) -> None:
 def test_a_terminal_gets_no_codes_but_those_of_the_tables_own_colours() -> None:
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=True, color_system="standard", width=200, markup=False)
-    print_blocks([Paragraph("\x1b[31mred\u202e")], console)
+    print_blocks([Paragraph("\x1b[31mred\u202e", "strong")], console)
     assert buffer.getvalue() == "\x1b[1m" + r"\x1b[31mred\u202e" + "\x1b[0m\n"
 
 

@@ -279,11 +279,19 @@ class LayerSequence(WrappedPieces):
         # A gradient from each direction, and their sum.
         inner = 3 * output if net.num_layers > 1 else 0
         outer = 3 * data.nbytes if data.requires_grad else 0
+        # Those of this sequence's inputs are counted with the sequence.
+        own = data.nbytes if data.requires_grad else 0
         cell_bytes = sum(weight.nbytes for weight in cell.weights[0])
+        # The largest sequence needs its gradients twice, and should be refused with the first one.
+        largest = max(sum(weight.nbytes for weight in layer) for layer in self._read_weights())
         return OtherSequences(
             sequences=2 * net.num_layers,
             kept_bytes=(net.num_layers - 1) * (output + dropped),
-            grad_bytes=sum(weight.nbytes for weight in net.parameters()) - cell_bytes + max(inner, outer),
+            grad_bytes=sum(weight.nbytes for weight in net.parameters())
+            + 2 * largest
+            - 3 * cell_bytes
+            + max(inner, outer)
+            - own,
             output_bytes=0 if self._outputs == "last" else output,
         )
 
