@@ -214,9 +214,9 @@ def prove_bound(problem: Problem) -> float:
 #: a level of prices replaces at least the second number of sums of a unit. With them, the default plan of 4,096
 #: steps of paper-snn on ipu-mk2 takes a third of the time.
 _LONG, _SUMS_FOR_A_LEVEL, _MOST_LEVELS = 8, 140_000, 64
-#: A question needs the same tables once for each objective, and a front for each budget. This many tables are
-#: kept, and more while all of them have no more entries than one table may have.
-_KEPT = 4
+#: A question needs the same tables once for each objective, and a front for each budget. Tables are kept while
+#: all of them have at most this many entries.
+_MOST_ENTRIES = 4 * CELLS
 #: The widest table of each problem, the most recently used table last.
 _tables: OrderedDict[Any, Tables] = OrderedDict()
 _lock = Lock()
@@ -242,6 +242,7 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
         # After another budget at these costs, more are likely, and one table serves them all.
         is_alone &= all(key[:-1] != shared_key for key in _tables)
         narrower = _find_narrower(**costs, units=units)
+        _make_room(steps * units * (2 if problem.cache_bytes else 1))
     costs |= {"units": units, "progress": problem.progress}
     tables = _fill_promising(**costs) if is_alone else None
     key = shared_key if tables is None else exact_key
@@ -249,9 +250,16 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
     with _lock:
         _tables[key] = tables
         _tables.move_to_end(key)
-        while len(_tables) > _KEPT and sum(table.unstored.size for table in _tables.values()) > CELLS:
-            _tables.popitem(last=False)
     return tables
+
+
+def _make_room(entries: int) -> None:
+    """Drop the tables that were not used for longest, until there is room for a table of so many entries."""
+    tables = [table for kept in _tables.values() for table in (kept, kept.kept) if table is not None]
+    total = entries + sum(table.unstored.size for table in tables)
+    while _tables and total > _MOST_ENTRIES:
+        _, oldest = _tables.popitem(last=False)
+        total -= sum(table.unstored.size for table in (oldest, oldest.kept) if table is not None)
 
 
 def _find_narrower(
