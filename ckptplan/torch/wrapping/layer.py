@@ -215,7 +215,7 @@ class LayerSequence(WrappedPieces):
         is_last = self._outputs == "last"
         if not net.bidirectional:
             cell = LayerCell(net.mode, weights, net.bias, dropout, net.training, has_outputs=not is_last)
-            outputs, end = self._run_cell(cell, data, state, sizes)
+            outputs, end = self._run_cell(cell, data, state, sizes, weights)
             return end[0][-1] if is_last else outputs, end
         ends: list[Hidden] = []
         for layer in range(net.num_layers):
@@ -226,7 +226,8 @@ class LayerSequence(WrappedPieces):
             for number in (2 * layer, 2 * layer + 1):
                 shared = net.mode, [weights[number]], net.bias, 0.0, net.training
                 hidden = tuple(part[number : number + 1] for part in state)
-                outputs, end = self._run_cell(LayerCell(*shared, number % 2 == 1, keeps), data, hidden, sizes)
+                cell = LayerCell(*shared, number % 2 == 1, keeps)
+                outputs, end = self._run_cell(cell, data, hidden, sizes, weights)
                 if not keeps:
                     # The last output of the layer that runs backwards is the output of its first step.
                     end_rows = data[-1:] if sizes is None else _select_last(data, sizes).unsqueeze(0)
@@ -258,7 +259,12 @@ class LayerSequence(WrappedPieces):
         return weights
 
     def _run_cell(
-        self, cell: LayerCell, data: Tensor, state: Hidden, sizes: Tensor | None
+        self,
+        cell: LayerCell,
+        data: Tensor,
+        state: Hidden,
+        sizes: Tensor | None,
+        weights: Sequence[Sequence[Tensor]],
     ) -> tuple[Any, Hidden]:
         steps = len(data if sizes is None else sizes)
 
@@ -266,11 +272,16 @@ class LayerSequence(WrappedPieces):
             inputs = PieceInputs(data, length, batch_sizes=sizes, backwards=cell.backwards)
             return Call(cell=cell, inputs=inputs, state=state, is_closed=True, **self._options)
 
-        results = self._run_pieces(make_call, steps, others=self._count_other_sequences(cell, data))
+        results = self._run_pieces(make_call, steps, others=self._count_other_sequences(cell, data, weights))
         return results.tensors[0] if cell.has_outputs else None, results.state
 
-    def _count_other_sequences(self, cell: LayerCell, data: Tensor) -> OtherSequences:
-        """Return the memory that the other sequences of a call take; none if layers run together."""
+    def _count_other_sequences(
+        self, cell: LayerCell, data: Tensor, weights: Sequence[Sequence[Tensor]]
+    ) -> OtherSequences:
+        """Return the memory that the other sequences of a call take; none if layers run together.
+
+        ``weights`` are those of all layers.
+        """
         net = self.net
         if not net.bidirectional:
             return ALONE
@@ -279,11 +290,12 @@ class LayerSequence(WrappedPieces):
         # A gradient from each direction, and their sum.
         inner = 3 * output if net.num_layers > 1 else 0
         outer = 3 * data.nbytes if data.requires_grad else 0
-        # Those of this sequence's inputs are counted with the sequence.
+        # The gradients of this sequence's inputs are counted with the sequence.
         own = data.nbytes if data.requires_grad else 0
         cell_bytes = sum(weight.nbytes for weight in cell.weights[0])
-        # The largest sequence needs its gradients twice, and should be refused with the first one.
-        largest = max(sum(weight.nbytes for weight in layer) for layer in self._read_weights())
+        # A later sequence may have larger weights, and it counts their gradients twice. If it does not fit, the
+        # first sequence is refused.
+        largest = max(sum(weight.nbytes for weight in layer) for layer in weights)
         return OtherSequences(
             sequences=2 * net.num_layers,
             kept_bytes=(net.num_layers - 1) * (output + dropped),
