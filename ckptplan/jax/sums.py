@@ -403,7 +403,7 @@ def _make_term(variable: Any, makers: dict[Any, Any], known: set[Any]) -> _Term 
 
 
 def _count_parts(kind: Any, rows: tuple[int, ...]) -> int:
-    """Return the number of parts of a sum over rows: one for each device over which a mesh spreads them."""
+    """Return the number of devices over which a mesh spreads rows. Each device adds up a part of the sum."""
     mesh, spec = kind.sharding.mesh, kind.sharding.spec.partitions
     if any(spec[axis] for axis in rows[1:]):
         return 1

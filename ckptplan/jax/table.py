@@ -67,7 +67,7 @@ class Places:
 
 
 class Layout:
-    """The buffers of checkpoints and tapes, one for each shape and type of leaf.
+    """The buffers of checkpoints and tapes. Leaves of the same shape and type share a buffer.
 
     Checkpoints grow from the front of a buffer and tapes from its back, so that a tape can use the place of a
     freed checkpoint.
