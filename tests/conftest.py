@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Programs of JAX run once here: machine code that is optimized takes longer to make than it saves.
 _QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ.setdefault("XLA_FLAGS", _QUICK_XLA)
-# Tests share the script of charts, which takes seconds to make and is kept for other processes.
+# Tests share a cache folder, in which processes keep the rates that they measured, and leave the user's alone.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["CKPTPLAN_CACHE"] = tempfile.mkdtemp(prefix="ckptplan-tests-")
     atexit.register(shutil.rmtree, os.environ["CKPTPLAN_CACHE"], ignore_errors=True)
