@@ -332,6 +332,25 @@ def test_the_plan_of_a_loss_that_is_counted_takes_all_that_the_limit_allows() ->
     assert plan_for(cell, inputs, state, memory=2 * limit).strategy == "base"
 
 
+def test_room_for_a_loss_costs_little_time() -> None:
+    """The limit from which a loss has room may have a slower plan than a smaller one; no other limit has."""
+    hidden, readout = nn.GRUCell(16, 64), nn.Linear(64, 8)
+
+    def cell(state: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        state = hidden(x, state)
+        return state, readout(state)
+
+    outputs = 1024 * 16 * 8 * 4
+    plans = [
+        plan_for(cell, torch.randn(1024, 16, 16), torch.zeros(16, 64), memory=int(share * outputs))
+        for share in (4.5, 5, 5.1, 5.2, 5.3, 5.5, 5.75, 6, 6.5, 7, 8, 9, 10, 12, 15, 20)
+    ]
+    seconds = [plan.predicted.seconds for plan in plans]
+    slower = [later / min(seconds[:place]) for place, later in enumerate(seconds[1:], 1)]
+    assert max(slower) <= 1.5
+    assert max(slower[7:]) <= 1.03
+
+
 # What is measured once, and what for itself
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -40,8 +41,8 @@ _BATCH_STRATEGIES = ("hierarchical",)
 MADE_OF_OUTPUTS = 5
 #: Plans within this factor of the least time count as equally quick, since times are measured only once.
 _EQUAL_FACTOR = 1.02
-#: Budgets that are tried to find a plan that leaves room for a loss of the outputs.
-_TRIES = 4
+#: Sizes of checkpoints that are tried to find a plan that leaves room for a loss of the outputs.
+_TRIES = 5
 _SUMS = (
     "ckptplan.torch.bptt of a cell, or bptt of a wrapped network that keeps its state; "
     'wrap(lstm, outputs="last") returns the last output alone'
@@ -102,6 +103,11 @@ class Space:
         """The bytes that a plan counts for the whole sequence, including outputs and their gradients."""
         return self.kept_bytes + self.grad_bytes + 2 * self.output_bytes
 
+    @property
+    def loss_bytes(self) -> int:
+        """The bytes besides states and tapes when the caller computes a loss: a mean of squares of outputs."""
+        return self.kept_bytes + MADE_OF_OUTPUTS * self.output_bytes
+
     def find_excess(self, plan: Plan) -> int:
         """Return the bytes by which a plan exceeds the limit between the forward and the backward pass.
 
@@ -127,7 +133,7 @@ class Space:
                     recorded += stop - start
                     cached += stop - start
         tapes = 0 if is_postponed(plan) else recorded
-        held = cached * sizes.cache_bytes + self.kept_bytes + MADE_OF_OUTPUTS * self.output_bytes
+        held = cached * sizes.cache_bytes + self.loss_bytes
         return held + states * sizes.state_bytes + tapes * sizes.tape_bytes - self.limit
 
 
@@ -173,21 +179,37 @@ def _choose(measurement: Measurement, steps: int, space: Space) -> Plan:
         # This raises Infeasible, with suggestions.
         best = rank_strategies(make(), only_best=True).best()
     plans = _list_with_room(best, measurement, space)
-    room, less = leave_margin(space.limit), 0
-    for _ in range(_TRIES - 1):
-        excess = space.find_excess(plans[-1])
-        if excess <= 0:
-            break
-        # A smaller budget does not help a plan that keeps all tapes, and the next plan keeps fewer.
-        if plans[-1].strategy != "base":
-            less = room - plans[-1].predicted.local_peak_bytes + excess
-        if less >= room - space.resident:
-            break
-        smaller = _search(partial(make, reserved=less, at_once=False), space.links)
-        if smaller is None:
-            break
-        plans += _list_with_room(smaller, measurement, space)
+    if space.find_excess(best) > 0:
+        workspace = measurement.workspace_bytes + space.working
+        reserved = space.loss_bytes + 2 * measurement.state_bytes - space.resident - workspace
+        reserved = min(max(0, reserved), leave_margin(space.limit) - 1)
+        with_room = _search(partial(make, reserved=reserved), space.links)
+        plans += [] if with_room is None else _list_with_room(with_room, measurement, space)
+        plans += _list_postponed(make, measurement, space)
     return _pick(plans, space)
+
+
+def _list_postponed(make: Callable[..., Request], measurement: Measurement, space: Space) -> list[Plan]:
+    """Return plans whose last recording is postponed, the quickest ones with room for a loss among them.
+
+    Such a plan may use the whole limit for its tapes, since the loss is freed before they exist, but has little
+    room for checkpoints. So the search multiplies the bytes of a checkpoint by a factor, and finds plans with
+    fewer checkpoints. Bisection finds the least factor with room for the loss.
+    """
+    room = space.limit - space.loss_bytes - 2 * measurement.state_bytes
+    plans: list[Plan] = []
+    # With the largest factor, checkpoints that fill the limit fill the room that the loss leaves.
+    low, high = 1.0, space.limit / max(room, measurement.state_bytes)
+    factor = high
+    for _ in range(_TRIES):
+        if (plan := _find_best(make(), make(state_factor=factor))) is None:
+            low = factor
+        else:
+            listed = _list_with_room(plan, measurement, space)
+            plans += listed
+            low, high = (low, factor) if space.find_excess(listed[0]) <= 0 else (factor, high)
+        factor = math.sqrt(low * high)
+    return plans
 
 
 def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | None:
@@ -200,9 +222,12 @@ def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | Non
     return note_offload(quicker, local=local, remote=plan, place=place)
 
 
-def _find_best(request: Request) -> Plan | None:
-    ranking = rank_strategies(request, only_best=True)
-    return ranking.best() if ranking.answers else None
+def _find_best(request: Request, searched: Request | None = None) -> Plan | None:
+    """Return the quickest plan of a request, or what its plan for ``searched`` costs under the request."""
+    ranking = rank_strategies(searched or request, only_best=True)
+    if not ranking.answers:
+        return None
+    return ranking.best() if searched is None else request.plan(ranking.answers[0], proofs=())
 
 
 def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple[Plan, str] | None:
@@ -313,18 +338,18 @@ def _make_request(
     space: Space,
     *,
     reserved: int = 0,
-    at_once: bool = True,
+    state_factor: float = 1.0,
     link: Link | None = None,
     overlaps: bool = False,
     batches: bool = False,
 ) -> Request:
     """Return the request for a plan that leaves ``reserved`` bytes of the limit free.
 
-    ``at_once`` allows plans that record all steps at once. With a ``link``, states move in ``batches`` or
+    ``state_factor`` multiplies the bytes of a checkpoint. With a ``link``, states move in ``batches`` or
     singly, and during compute if it ``overlaps``.
     """
     counted: dict[str, Any] = {
-        "state_bytes": measurement.state_bytes,
+        "state_bytes": math.ceil(state_factor * measurement.state_bytes),
         "tape_bytes": measurement.tape_bytes,
         "resident_bytes_per_step": -(-space.resident // steps),
         "cache_bytes": measurement.cache_bytes,
@@ -352,7 +377,6 @@ def _make_request(
         ),
     }
     workload = Workload(name="call", steps=steps, units=1, **counted, **timed, limited=True, basis=basis)
-    strategies = _STRATEGIES if at_once else _STRATEGIES[1:]
     if link is None:
         profile = HardwareProfile(name="memory-limit", local_bytes=space.limit, remote_bytes=0)
     else:
@@ -364,7 +388,7 @@ def _make_request(
         profile,
         # The margin is for other data: numbers by which replayed steps are compared, and generators.
         local_bytes=leave_margin(space.limit) - reserved,
-        strategies=strategies if link is None else _BATCH_STRATEGIES if batches else _REMOTE_STRATEGIES,
+        strategies=_STRATEGIES if link is None else _BATCH_STRATEGIES if batches else _REMOTE_STRATEGIES,
         cache="all" if space.keeps_caches else None,
         command="ckptplan.torch.plan_for",
     )
