@@ -18,7 +18,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.torch import LIF, bptt, unroll
-from ckptplan.torch.state.digests import digest, digest_rows, find_rounding
+from ckptplan.torch.state.digests import digest, find_rounding, project_rows
 from tests.torch.impure.cases import CASES
 from tests.torch.support import assert_close, forget_measurements, gradients, gru, job, plain, plan_of
 from tests.torch.tables import STEPS, Row, squares
@@ -291,7 +291,7 @@ def test_a_cell_in_half_precision_under_autocast_passes(strategy: str) -> None:
 
 def test_an_output_whose_elements_cancel_is_compared_with_its_size() -> None:
     """Its projection is small by chance; rounding is that of the elements."""
-    direction = digest_rows(torch.eye(8))[0].float()
+    direction = project_rows(torch.eye(8)).float()
     signs = torch.tensor([1.0, -1.0] * 4) / direction
     net = torch.nn.Linear(8, 8)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ckptplan.errors import InputError
 from ckptplan.torch.run.outputs import RUN_STEPS
-from ckptplan.torch.state.digests import digest, digest_rows, find_rounding
+from ckptplan.torch.state.digests import digest, find_rounding, measure_rows, project, project_rows
 from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.torch.state.nests import are_alike, is_differentiable
 
@@ -54,16 +54,16 @@ class Verifier:
 
     def reach(self, number: int, state: Checkpoint) -> None:
         """Compare state ``number`` with its digest, or keep its digest if this is the first time."""
-        digests = [digest(leaf) for leaf in state.leaves]
         # Plain values in places are not compared: they may be clock times that no step reads.
         description = state.nests[0].describe()
         if number not in self._states:
-            self._states[number] = digests, description
+            self._states[number] = [digest(leaf) for leaf in state.leaves], description
             return
         first_digests, first_description = self._states[number]
-        if len(first_digests) != len(digests):
-            raise _refuse(number, f"{len(digests)} tensors instead of {len(first_digests)}")
-        for (old, scale), (new, _), (leaf, part) in zip(first_digests, digests, state.pair(), strict=True):
+        if len(first_digests) != len(state.leaves):
+            raise _refuse(number, f"{len(state.leaves)} tensors instead of {len(first_digests)}")
+        for (old, scale), (leaf, part) in zip(first_digests, state.pair(), strict=True):
+            new = project(leaf)
             rounding = max(self._rounding, find_rounding((leaf.dtype,))) if is_differentiable(leaf) else 0.0
             if not (old == new or abs(old - new) <= rounding * scale):
                 share = f", by about {abs(old - new) / scale:.1g} of its norm" if scale else ""
@@ -87,9 +87,9 @@ class Verifier:
         again: Any = 0.0
         is_new = start >= self._count
         for place in range(count):
-            projections, norms = _digest_terms(terms[place::count])
-            again = projections if place == 0 else again + projections
-            self._scale += float(norms.sum()) if is_new else 0.0
+            again = again + _reduce_terms(terms[place::count], project_rows)
+            if is_new:
+                self._scale += float(_reduce_terms(terms[place::count], measure_rows).abs().sum())
         if is_new:
             if not len(self._numbers):
                 self._numbers = torch.zeros(self._first_room, dtype=torch.float64)
@@ -126,17 +126,17 @@ class Verifier:
             )
 
 
-def _digest_terms(terms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the projections and the norms of tensors, and copy only a few of them at a time."""
+def _reduce_terms(terms: Sequence[Tensor], reduce_rows: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a number of each tensor: its value, or what ``reduce_rows`` returns for it.
+
+    Only a few tensors are copied at a time.
+    """
     if terms[0].numel() == 1:
-        values = torch.stack([term.detach().reshape(()) for term in terms]).double().cpu()
-        return values, values.abs()
+        return torch.stack([term.detach().reshape(()) for term in terms]).double().cpu()
     has_one_shape = len({term.shape for term in terms}) == 1
     size = RUN_STEPS if has_one_shape else 1
     groups = [terms[first : first + size] for first in range(0, len(terms), size)]
-    digests = [digest_rows(torch.stack([term.detach() for term in group])) for group in groups]
-    projections, norms = zip(*digests, strict=True)
-    return torch.cat(projections), torch.cat(norms)
+    return torch.cat([reduce_rows(torch.stack([term.detach() for term in group])) for group in groups])
 
 
 def _refuse(number: int, difference: str) -> InputError:

@@ -45,21 +45,51 @@ def repeat_weights(count: int, dtype: torch.dtype, device: torch.device) -> Tens
 
 def digest(tensor: Tensor) -> tuple[float, float]:
     """Return the projection and the norm of a tensor; fixed numbers replace NaN and infinities."""
-    if tensor.is_quantized or tensor.is_meta or not has_memory(tensor):
+    if _has_no_numbers(tensor):
         return 0.0, 0.0
     flat = flatten_numbers(tensor)
-    projection, norm = _project(flat), float(torch.linalg.vector_norm(flat))
-    if math.isfinite(projection) and math.isfinite(norm):
-        return projection, norm
-    flat = torch.nan_to_num(flat.double(), nan=0.84147, posinf=1.41421, neginf=-1.61803)
-    return _project(flat), float(torch.linalg.vector_norm(flat))
+    norm = float(torch.linalg.vector_norm(flat))
+    return _project_finite(flat), norm if math.isfinite(norm) else float(
+        torch.linalg.vector_norm(_replace_infinite(flat))
+    )
 
 
-def digest_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the projections and the norms of the rows of a tensor, one for each index of its first axis."""
-    rows = flatten_numbers(tensor).view(len(tensor), -1)
-    projections = rows.mv(repeat_weights(rows.shape[1], rows.dtype, rows.device)).double().cpu()
-    return projections, torch.linalg.vector_norm(rows, dim=1).double().cpu()
+def project(tensor: Tensor) -> float:
+    """Return the projection of a tensor, as ``digest`` does."""
+    return 0.0 if _has_no_numbers(tensor) else _project_finite(flatten_numbers(tensor))
+
+
+def project_rows(tensor: Tensor) -> Tensor:
+    """Return the projections of the rows of a tensor, one for each index of its first axis."""
+    rows = _list_rows(tensor)
+    weights = make_weights(rows.dtype, rows.device)
+    if rows.shape[1] % _ROW:
+        return rows.mv(repeat_weights(rows.shape[1], rows.dtype, rows.device)).double().cpu()
+    # The weights repeat after each _ROW numbers.
+    return rows.view(-1, _ROW).mv(weights).view(len(rows), -1).sum(1).double().cpu()
+
+
+def measure_rows(tensor: Tensor) -> Tensor:
+    """Return the norms of the rows of a tensor, one for each index of its first axis."""
+    norms: Tensor = torch.linalg.vector_norm(_list_rows(tensor), dim=1)
+    return norms.double().cpu()
+
+
+def _list_rows(tensor: Tensor) -> Tensor:
+    return flatten_numbers(tensor).view(len(tensor), -1)
+
+
+def _has_no_numbers(tensor: Tensor) -> bool:
+    return tensor.is_quantized or tensor.is_meta or not has_memory(tensor)
+
+
+def _project_finite(flat: Tensor) -> float:
+    projection = _project(flat)
+    return projection if math.isfinite(projection) else _project(_replace_infinite(flat))
+
+
+def _replace_infinite(flat: Tensor) -> Tensor:
+    return torch.nan_to_num(flat.double(), nan=0.84147, posinf=1.41421, neginf=-1.61803)
 
 
 def flatten_numbers(tensor: Tensor) -> Tensor:
