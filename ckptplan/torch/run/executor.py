@@ -393,7 +393,8 @@ class Executor:
     # Actions
 
     def _do(self, action: Action) -> None:
-        self.began = self.clock()
+        if self._observer is not None:
+            self.began = self.clock()
         if self._reverses:
             if isinstance(action, Backward):
                 self._end_replay()
