@@ -14,9 +14,9 @@ from ckptplan.calibration.bench import Bench, assume_times
 from ckptplan.calibration.fit import Counts, Round, TimedRow, count_actions
 from ckptplan.execution.backend import CountedSizes, Pace, Report, Run
 from ckptplan.jax.backend import (
-    CompiledLoop,
     JaxBackend,
     JaxNetwork,
+    JaxProgram,
     compile_gradient,
     compile_loop,
     compile_messages,
@@ -75,7 +75,7 @@ class JaxBench(Bench):
             self._schedules.append(
                 make_schedule("nested", steps=length, chunk_size=chunk, segment_size=segment)
             )
-        self._programs: list[tuple[CompiledLoop, Counts]] = []
+        self._programs: list[tuple[JaxProgram, Counts]] = []
 
         # The parts of base take at most as long as base.
         programs = [*self._schedules[:1] * _PARTS_OF_BASE, *self._schedules]
@@ -97,7 +97,7 @@ class JaxBench(Bench):
             resident_bytes_per_step=byte_size(jax.tree.leaves(self._network.inputs(1))),
             workspace_bytes=footprint.workspace_bytes,
             basis={
-                field: Basis(kind="derived", why=why.format(tape=footprint.tape))
+                field: Basis(kind="derived", why=why.format(tape=footprint.sums.kind))
                 for field, why in _TEXTS.items()
             },
             assumed=assume_times(footprint.seconds, "operations of the traced step, at assumed rates"),
@@ -105,7 +105,8 @@ class JaxBench(Bench):
 
     def start(self) -> Sequence[Run]:
         """Compile the programs, run each once, and return the runs of a round."""
-        network, tape, base = self._network, self._backend.tape, self._schedules[0]
+        network, tape, clock = self._network, self._backend.tape, self._backend.clock
+        base = self._schedules[0]
         inputs, loss_of_base = network.inputs(base.steps), network.loss_under(base, tape=tape)
 
         def sweep(parameters: Any, state: Any, xs: Any) -> Any:
@@ -115,16 +116,16 @@ class JaxBench(Bench):
         # Forward passes of two lengths separate the time of a step from the time of a call.
         for steps in (base.steps, base.steps // _SEGMENTS):
             loss = network.loss_under(make_schedule("base", steps=steps))
-            forward = compile_loop(loss, network, network.inputs(steps))
+            forward = compile_loop(loss, network, network.inputs(steps), clock=clock)
             self._programs.append((forward, {"forward": steps, "call": 1}))
-        self._programs.append((compile_loop(sweep, network, inputs), _count(base, sweep=True)))
+        self._programs.append((compile_loop(sweep, network, inputs, clock=clock), _count(base, sweep=True)))
         for schedule in self._schedules:
-            program = compile_gradient(network, schedule, inputs, tape=tape)
+            program = compile_gradient(network, schedule, inputs, clock=clock, tape=tape)
             self._programs.append((program, _count(schedule)))
         write, read, moved = compile_messages(self._footprint.state_bytes)
         state = jnp.ones(self._footprint.state_bytes, jnp.uint8)
         host_arrays = write(state)
-        runs = [partial(program.measure, self._backend.clock) for program, _ in self._programs]
+        runs = [program.time for program, _ in self._programs]
         runs += [partial(time_message, write, state, moved), partial(time_message, read, host_arrays, moved)]
         for run in runs:
             run()

@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Never, SupportsIndex
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
 
-from ckptplan.errors import InputError, quote_value, refuse_arguments
+from ckptplan.errors import InputError, refuse_arguments
 from ckptplan.execution.execute import check_functions
-from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.leaves import differentiable, widen, zeros_of
-from ckptplan.jax.limit import Job, Ways, plan_within
-from ckptplan.jax.planned_scan import run_scan, trace_scan
-from ckptplan.jax.tapes import Tape, check_tape, trace_gradient
+from ckptplan.jax.footprint import choose_footprint, measure_step, warn_of_sizes
+from ckptplan.jax.jaxprs import check_repeatable
+from ckptplan.jax.leaves import differentiable, is_small, widen, zeros_of
+from ckptplan.jax.limit import Job, Ways, plan_within, read_limit
+from ckptplan.jax.loops import Batch, Loop, run_planned, trace
+from ckptplan.jax.program import ScanPasses, run_in_words
+from ckptplan.jax.remote import rehearse_host
+from ckptplan.jax.tapes import Tape, TracedGradient, trace_gradient
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.units import parse_limit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Loop):
+    """A scan that JAX has traced, with the arguments that choose how its gradient runs."""
+
+    ways: Ways
+    primitive = core.primitives.scan_p
+    names = ("jaxpr", "num_consts")
+
+    def run_alone(self, *arguments: Any) -> Sequence[Any]:
+        step = self.step
+        if jax.default_backend() != "cpu" or not any(map(is_small, (*step.inputs, *step.outputs))):
+            return self.run(*arguments)
+        return run_in_words(
+            step,
+            *step.split_given(arguments),
+            **{name: self.params[name] for name in ("length", "reverse", "unroll")},
+        )
+
+    def plan(self, wanted: tuple[int, ...], *, batch: Batch, as_words: bool) -> ScanPasses:
+        measured = measure_step(TracedGradient(self.step, wanted))
+        plan, tape, size = self.ways.plan, self.ways.tape, None
+        if plan is None:
+            choice = plan_within(Job(measured, loop=self, ways=self.ways, batch=batch, as_words=as_words))
+            footprint, table, size = choice.footprint, choice.table, batch.size
+        else:
+            footprint = choose_footprint(plan, measured, tape=tape)
+            table = footprint.tabulate(plan)
+            if tape is None:
+                warn_of_sizes(plan, footprint)
+        if table.remote_slots:
+            rehearse_host(jax.default_backend())
+        return ScanPasses(loop=self, sums=footprint.sums, table=table, as_words=as_words, size=size)
+
+
+def trace_scan(
+    f: Callable[..., Any], init: Any, xs: Any, ways: Ways, **options: Any
+) -> tuple[Scan, core.ClosedJaxpr, Any]:
+    """Trace a scan with JAX, which raises its own errors for wrong arguments.
+
+    Returns the scan, the traced function around it, and the tree of its results. Raises InputError if steps
+    cannot be recomputed.
+    """
+    closed, tree = trace(partial(lax.scan, f, **options), init, xs)
+    check_repeatable(closed)
+    (loop,) = (equation for equation in closed.jaxpr.eqns if equation.primitive is Scan.primitive)
+    return Scan(params=loop.params, ways=ways), closed, tree
 
 
 def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
@@ -60,9 +113,25 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
 
     A second reverse pass (``grad`` of ``grad``) is refused. Raises InputError, also if no plan fits ``memory``.
     """
-    ways = _read_ways(plan=plan, memory=memory, workload=workload, tape=tape, unknown=unknown)
-    options = {"length": length, "reverse": reverse, "unroll": unroll, "_split_transpose": _split_transpose}
-    return run_scan(f, init, xs, ways, **options)
+    refuse_arguments(unknown, scan)
+    ways = Ways(plan=plan, memory=read_limit(memory), workload=workload, tape=tape)
+    options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
+    options["_split_transpose"] = _split_transpose
+    loop, closed, tree = trace_scan(f, init, xs, ways, **options)
+    steps = loop.params["length"]
+    if not steps:
+        # There are no steps to plan.
+        return lax.scan(f, init, xs, **options)
+    if plan is not None and steps != plan.steps:
+        raise InputError(
+            f"is for {plan.steps:,} steps, and the sequence has {steps:,}",
+            field="plan",
+            accepted=f"a plan for {steps:,} steps",
+        )
+    if isinstance(plan, Schedule):
+        plan.check()
+    state, outputs = jax.tree.unflatten(tree, run_planned(closed, loop, (init, xs)))
+    return state, outputs
 
 
 def bptt(
@@ -109,15 +178,16 @@ def plan_for(
     ``tape_bytes`` show which kind of tape was chosen. With ``input_gradients``, the limit includes gradients of
     ``xs``. Times come from ``workload``, if it is given. Raises InputError, also if no plan fits.
     """
-    ways = _read_ways(memory=memory, workload=workload, unknown=unknown)
+    refuse_arguments(unknown, scan)
+    ways = Ways(memory=read_limit(memory), workload=workload)
     plans: list[Plan] = []
 
     def trace(init: Any, xs: Any) -> None:
         step, start = (f, init) if loss is None else with_loss(f, init, xs, loss)
-        scan, _, _ = trace_scan(step, start, xs, ways, length=length)
-        inputs = differentiable(scan.step.inputs) if input_gradients else ()
-        measured = measure_step(trace_gradient(scan.step, inputs=inputs))
-        plans.append(plan_within(Job(measured=measured, loop=scan, ways=ways)).plan)
+        loop, _, _ = trace_scan(step, start, xs, ways, length=length)
+        inputs = differentiable(loop.step.inputs) if input_gradients else ()
+        measured = measure_step(trace_gradient(loop.step, inputs=inputs))
+        plans.append(plan_within(Job(measured, loop=loop, ways=ways)).plan)
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
@@ -154,38 +224,3 @@ def with_loss(
 
         total = zeros_of(jax.make_jaxpr(first_term)(init, xs).out_avals[0])
     return step, (init, jnp.int32(0), total)
-
-
-def _read_ways(
-    *,
-    unknown: dict[str, Any],
-    plan: Plan | Schedule | None = None,
-    memory: SupportsIndex | str | None = None,
-    workload: Workload | None = None,
-    tape: Tape | None = None,
-) -> Ways:
-    """Check the arguments that choose how a loop runs, and return them. Raises InputError."""
-    refuse_arguments(unknown, scan)
-    if plan is None and memory is None:
-        raise InputError(
-            "is missing: it says how much memory the call may take",
-            field="memory",
-            accepted="memory='64 MiB', or plan=...",
-        )
-    if plan is not None and memory is not None:
-        raise InputError("is given together with memory", field="plan", accepted="one of them")
-    if workload is not None and memory is None:
-        raise InputError(
-            "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
-        )
-    if tape is not None:
-        check_tape(tape)
-    if isinstance(memory, SupportsIndex):
-        memory = operator.index(memory)
-    if memory is not None:
-        parse_limit(memory, field="memory")
-    if plan is not None and not isinstance(plan, Plan | Schedule):
-        raise InputError(
-            f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"
-        )
-    return Ways(plan=plan, memory=memory, workload=workload, tape=tape)

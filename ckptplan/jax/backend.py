@@ -103,8 +103,8 @@ class JaxNetwork:
         gradient = jax.grad(self.loss_under(make_schedule("base", steps=1)))
         closed = jax.make_jaxpr(gradient)(self.parameters, self.state, self.inputs(1))
         passes = next(equation.params["passes"] for equation in closed.eqns if "passes" in equation.params)
-        footprints = measure_step(passes.traced)
-        return {footprint.tape: footprint for footprint in footprints if footprint.steps_per_matmul == 1}
+        footprints = measure_step(passes.sums.traced)
+        return {found.sums.kind: found for found in footprints if found.sums.steps_per_matmul == 1}
 
 
 def _to_double(tree: Any) -> Any:
@@ -128,9 +128,12 @@ def settle() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledLoop:
-    """A compiled program of a cell, with its arguments."""
+class JaxProgram(Program):
+    """A compiled program of a network, with its arguments."""
 
+    network: JaxNetwork
+    plan: Plan | Schedule | None
+    clock: Callable[[], float]
     run: Callable[..., Any]
     arguments: tuple[Any, ...]
     #: Bytes of arguments, results and temporary arrays, by the compiler's analysis.
@@ -141,18 +144,19 @@ class CompiledLoop:
         """Run the program and return its results."""
         return jax.block_until_ready(self.run(*self.arguments))
 
-    def measure(self, clock: Callable[[], float]) -> Report:
+    def time(self, *, by_action: bool = False) -> Report:
         """Run the program in an idle process, and return its seconds and the seconds of touching new memory.
 
         The seconds of the run leave out the first touch of new memory, which a run in old memory does not need.
         The touch is measured in processor time. With any other clock, the seconds of the run include it, and
-        the second number is 0. Raises InputError if touching takes most of the run.
+        the second number is 0. A compiled program has no timeline of actions. Raises InputError if touching
+        takes most of the run.
         """
         settle()
-        pages, began = count_new_pages(), clock()
+        pages, began = count_new_pages(), self.clock()
         self.call()
-        total = clock() - began
-        if clock is not time.process_time:
+        total = self.clock() - began
+        if self.clock is not time.process_time:
             return Report(seconds=total)
         touching = (count_new_pages() - pages) * time_new_page()
         if touching > _MOST_TOUCHING * total:
@@ -164,15 +168,60 @@ class CompiledLoop:
             )
         return Report(seconds=total - touching, new_memory=touching)
 
+    def count(self) -> Counted:
+        """Return the bytes of the program's buffers, and the number of steps that its rows recompute."""
+        plan = self.plan
+        assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
+        footprint = choose_footprint(plan, list(self.network.measure_footprints().values()))
+        table = footprint.tabulate(plan)
+        return Counted(
+            state_bytes=footprint.state_bytes,
+            local_bytes=table.layout.byte_size,
+            remote_bytes=table.remote_slots * footprint.state_bytes,
+            counts={"recomputed_steps": table.recomputed_steps},
+        )
+
+    def peak_bytes(self) -> int:
+        """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis.
+
+        On a CPU, the analysis includes states in host memory. They are subtracted.
+        """
+        memory = self.memory_bytes
+        if isinstance(self.plan, Plan) and jax.default_backend() == "cpu":
+            memory -= self.count().remote_bytes
+        return memory
+
+    def gradients(self) -> list[Gradient]:
+        """Run the program and return the gradients of the parameters."""
+        _, gradients = self.call()
+        return [(_to_numpy(leaf), float(jnp.finfo(leaf.dtype).eps)) for leaf in gradients]  # type: ignore[no-untyped-call]
+
+
+def _to_numpy(gradient: jax.Array) -> npt.NDArray[Any]:
+    return np.asarray(gradient).astype(complex if jnp.iscomplexobj(gradient) else float)
+
 
 def compile_gradient(
-    network: JaxNetwork, plan: Plan | Schedule | None, inputs: Any, *, tape: Tape | None = None
-) -> CompiledLoop:
+    network: JaxNetwork,
+    plan: Plan | Schedule | None,
+    inputs: Any,
+    *,
+    clock: Callable[[], float],
+    tape: Tape | None = None,
+) -> JaxProgram:
     """Return the program of a loss and its gradient under a plan; without a plan, by ``jax.lax.scan``."""
-    return compile_loop(jax.value_and_grad(network.loss_under(plan, tape=tape)), network, inputs)
+    gradient = jax.value_and_grad(network.loss_under(plan, tape=tape))
+    return compile_loop(gradient, network, inputs, clock=clock, plan=plan)
 
 
-def compile_loop(function: Callable[..., Any], network: JaxNetwork, inputs: Any) -> CompiledLoop:
+def compile_loop(
+    function: Callable[..., Any],
+    network: JaxNetwork,
+    inputs: Any,
+    *,
+    clock: Callable[[], float],
+    plan: Plan | Schedule | None = None,
+) -> JaxProgram:
     """Return the program of a function of the parameters, the initial state and the inputs of a network."""
     arguments = network.parameters, network.state, inputs
     began = time.perf_counter()
@@ -181,14 +230,18 @@ def compile_loop(function: Callable[..., Any], network: JaxNetwork, inputs: Any)
         warnings.simplefilter("ignore", PlanMismatch)
         run = jax.jit(function).lower(*arguments).compile()
     seconds = time.perf_counter() - began
-    analysis: Any = run.memory_analysis()
-    memory = (
-        analysis.argument_size_in_bytes
-        + analysis.output_size_in_bytes
-        + analysis.temp_size_in_bytes
-        - analysis.alias_size_in_bytes
+    sizes: Any = run.memory_analysis()
+    memory = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    memory += sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    return JaxProgram(
+        network=network,
+        plan=plan,
+        clock=clock,
+        run=run,
+        arguments=arguments,
+        memory_bytes=int(memory),
+        compile_seconds=seconds,
     )
-    return CompiledLoop(run=run, arguments=arguments, memory_bytes=int(memory), compile_seconds=seconds)
 
 
 def compile_messages(state_bytes: int) -> tuple[Any, Any, int]:
@@ -224,59 +277,6 @@ def time_message(program: Any, given: Any, moved: int) -> Report:
     began = time.perf_counter()
     jax.block_until_ready(program(given))
     return Report(seconds=max(time.perf_counter() - began, 1e-9) / moved)
-
-
-class JaxProgram(Program):
-    """A network under a plan or a schedule; without one, by ``jax.lax.scan``. Compiled on construction."""
-
-    def __init__(
-        self,
-        network: JaxNetwork,
-        plan: Plan | Schedule | None,
-        *,
-        inputs: Any,
-        steps: int,
-        clock: Callable[[], float],
-    ) -> None:
-        self._network, self._plan, self._clock = network, plan, clock
-        inputs = network.inputs(steps if plan is None else plan.steps) if inputs is None else inputs
-        self._compiled = compile_gradient(network, plan, inputs)
-
-    def time(self, *, by_action: bool = False) -> Report:
-        """Run the program and return its seconds. A compiled program has no timeline of actions."""
-        return self._compiled.measure(self._clock)
-
-    def count(self) -> Counted:
-        """Return the bytes of the program's buffers, and the number of steps that its rows recompute."""
-        plan = self._plan
-        assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
-        footprint = choose_footprint(plan, list(self._network.measure_footprints().values()))
-        table = footprint.tabulate(plan)
-        return Counted(
-            state_bytes=footprint.state_bytes,
-            local_bytes=table.layout.byte_size,
-            remote_bytes=table.remote_slots * footprint.state_bytes,
-            counts={"recomputed_steps": table.recomputed_steps},
-        )
-
-    def peak_bytes(self) -> int:
-        """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis.
-
-        On a CPU, the analysis includes states in host memory. They are subtracted.
-        """
-        memory = self._compiled.memory_bytes
-        if isinstance(self._plan, Plan) and jax.default_backend() == "cpu":
-            memory -= self.count().remote_bytes
-        return memory
-
-    def gradients(self) -> list[Gradient]:
-        """Run the program and return the gradients of the parameters."""
-        _, gradients = self._compiled.call()
-        return [(_to_numpy(leaf), float(jnp.finfo(leaf.dtype).eps)) for leaf in gradients]  # type: ignore[no-untyped-call]
-
-
-def _to_numpy(gradient: jax.Array) -> npt.NDArray[Any]:
-    return np.asarray(gradient).astype(complex if jnp.iscomplexobj(gradient) else float)
 
 
 class JaxBackend(Backend):
@@ -319,14 +319,16 @@ class JaxBackend(Backend):
         self, network: JaxNetwork, plan: Plan | Schedule | None, *, steps: int = 0, inputs: Any = None
     ) -> JaxProgram:
         """Return the compiled program of a plan; without a plan, of ``steps`` steps of ``jax.lax.scan``."""
-        return JaxProgram(network, plan, inputs=inputs, steps=steps, clock=self.clock)
+        inputs = network.inputs(steps if plan is None else plan.steps) if inputs is None else inputs
+        return compile_gradient(network, plan, inputs, clock=self.clock)
 
     def time_steps(self, network: JaxNetwork, *, most: int | None = None) -> Pace:
         """Compile and time a program of a few steps by the wall clock."""
         steps = _PACE_STEPS if most is None else min(_PACE_STEPS, most)
-        program = compile_gradient(network, make_schedule("base", steps=steps), network.inputs(steps))
+        schedule, inputs = make_schedule("base", steps=steps), network.inputs(steps)
+        program = compile_gradient(network, schedule, inputs, clock=time.perf_counter)
         program.call()
-        seconds = min(program.measure(time.perf_counter).seconds for _ in range(3))
+        seconds = min(program.time().seconds for _ in range(3))
         return Pace(step_seconds=max(seconds / steps, 1e-9), compile_seconds=program.compile_seconds)
 
     def free_bytes(self) -> int | None:

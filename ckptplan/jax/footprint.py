@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,9 +12,8 @@ from ckptplan.errors import PlanMismatch
 from ckptplan.jax.leaves import byte_size, pick
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import RowTable, tabulate
-from ckptplan.jax.tapes import TAPES, Recording, Tape, TracedGradient
+from ckptplan.jax.tapes import TAPES, Tape, TracedGradient
 from ckptplan.jax.work import (
-    estimate_hoisted_bytes,
     estimate_live_bytes,
     estimate_product_seconds,
     estimate_seconds,
@@ -44,39 +43,24 @@ class StepFootprint:
     seconds: dict[str, float]
 
     @property
-    def steps_per_matmul(self) -> int:
-        """The number of steps whose products of gradients are formed at once."""
-        return self.sums.steps_per_matmul
-
-    @property
-    def tape(self) -> Tape:
-        """The kind of tape."""
-        return self.sums.recording.kind
-
-    @property
-    def traced(self) -> TracedGradient:
-        """The step and its backward."""
-        return self.sums.recording.traced
-
-    @property
     def state_bytes(self) -> int:
         """The bytes of a state."""
-        return max(1, byte_size(self.traced.step.state))
+        return max(1, byte_size(self.sums.traced.step.state))
 
     @property
     def tape_bytes(self) -> int:
         """The bytes of the tape of a step."""
-        return max(1, byte_size(self.sums.recording.tape))
+        return max(1, byte_size(self.sums.tape))
 
     @property
     def kept_bytes(self) -> int:
         """The bytes per step that stay until the end: outputs, their gradients, wanted gradients of inputs."""
-        step = self.traced.step
-        return 2 * byte_size(step.outputs) + byte_size(pick(step.inputs, self.traced.wanted_inputs))
+        traced, step = self.sums.traced, self.sums.traced.step
+        return 2 * byte_size(step.outputs) + byte_size(pick(step.inputs, traced.wanted_inputs))
 
     def tabulate(self, plan: Plan | Schedule) -> RowTable:
         """Return the table of rows of a plan or a schedule for this step."""
-        return tabulate(plan, self.traced.step.state, self.sums.recording.tape)
+        return tabulate(plan, self.sums.traced.step.state, self.sums.tape)
 
     def add(self, size: int) -> StepFootprint:
         """Return a footprint with ``size`` more bytes of workspace, or fewer if ``size`` is negative."""
@@ -85,7 +69,8 @@ class StepFootprint:
     @property
     def name(self) -> str:
         """The name of workloads of this kind. If products are grouped, it ends with ``steps_per_matmul``."""
-        return f"jax-{self.tape}" + (f"-{self.steps_per_matmul}" if self.steps_per_matmul > 1 else "")
+        count = self.sums.steps_per_matmul
+        return f"jax-{self.sums.kind}" + (f"-{count}" if count > 1 else "")
 
 
 def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
@@ -93,48 +78,41 @@ def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
 
     If a step has products, each kind has a second footprint with products of several steps at once.
     """
-    return tuple(footprint for kind in TAPES for footprint in _measure_recording(Recording(traced, kind)))
+    alone = [GradientSums(traced, kind) for kind in TAPES]
+    return tuple(
+        _measure_sums(sums)
+        for single in alone
+        for sums in ((single, single.group()) if single.products else (single,))
+    )
 
 
-def _measure_recording(recording: Recording) -> Iterator[StepFootprint]:
-    traced, step = recording.traced, recording.traced.step
-    record, forward = recording.each, traced.forward
-    total = byte_size(pick(step.constants, traced.wanted_constants))
-    alone = GradientSums(recording)
-    product_bytes = sum(variable_bytes(product.outvars[0]) for product in alone.products)
-    running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
+def _measure_sums(sums: GradientSums) -> StepFootprint:
+    """Return the footprint of a step that is recorded and reversed in a way."""
+    step, forward, count = sums.traced.step, sums.traced.forward, sums.steps_per_matmul
+    product_bytes = sum(variable_bytes(product.outvars[0]) for product in sums.products)
+    live = max(estimate_live_bytes(forward), estimate_live_bytes(sums.recording))
+    if count > 1:
+        # Factors are written in place. Other results of a step may be held while products are formed.
+        live = product_bytes + max(live, estimate_live_bytes(sums.each) - sums.factor_bytes)
+        live += count * sums.factor_bytes
+    else:
+        # Compilers may form the products of a step last, while all of their factors are held.
+        last_bytes = product_bytes + sums.factor_bytes + sums.added_bytes
+        live = max(live, estimate_live_bytes(sums.reversing), last_bytes)
     seconds = max(estimate_seconds(forward), _LEAST_SECONDS)
-    for sums in (alone, alone.group()) if alone.products else (alone,):
-        if sums.steps_per_matmul > 1:
-            # Factors are written in place. Other results of a step may be held while products are formed.
-            kept = sums.steps_per_matmul * sums.factor_bytes
-            live = product_bytes + max(running, estimate_live_bytes(sums.each) - sums.factor_bytes)
-        else:
-            # Compilers may form the products of a step last, while all of their factors are held.
-            kept = 0
-            last_bytes = product_bytes + sums.factor_bytes + sums.added_bytes
-            live = max(running, estimate_live_bytes(recording.reverse), last_bytes)
-        products = sum(
-            estimate_product_seconds(product, steps_per_matmul=sums.steps_per_matmul)
-            for product in sums.products
-        )
-        yield StepFootprint(
-            sums=sums,
-            # The sums of gradients, with the factors of a group; the state and its gradient; arrays that a step
-            # holds; and arrays that depend on constants only, which are computed before the steps.
-            workspace_bytes=total
-            + kept
-            + 2 * byte_size(step.state)
-            + live
-            + max(estimate_hoisted_bytes(forward, traced.fixed), sums.hoisted_bytes)
-            + _SMALL_BYTES,
-            seconds={
-                "forward_seconds": seconds,
-                "recompute_seconds": seconds,
-                "record_overhead_seconds": max(0.0, estimate_seconds(record) - seconds),
-                "backward_seconds": max(estimate_seconds(sums.each) + products, _LEAST_SECONDS),
-            },
-        )
+    products = sum(estimate_product_seconds(product, steps_per_matmul=count) for product in sums.products)
+    gradient_bytes = byte_size(pick(step.constants, sums.traced.wanted_constants))
+    return StepFootprint(
+        sums=sums,
+        # The sums of gradients, the state and its gradient, and arrays that a step or a group of steps holds.
+        workspace_bytes=gradient_bytes + 2 * byte_size(step.state) + live + _SMALL_BYTES,
+        seconds={
+            "forward_seconds": seconds,
+            "recompute_seconds": seconds,
+            "record_overhead_seconds": max(0.0, estimate_seconds(sums.recording) - seconds),
+            "backward_seconds": max(estimate_seconds(sums.each) + products, _LEAST_SECONDS),
+        },
+    )
 
 
 def choose_footprint(
@@ -146,24 +124,20 @@ def choose_footprint(
     kind with the largest tapes within the workload's bytes. Among kinds of equal size, it is the calibrated
     one, or else the one that recomputes least. If all tapes are larger than planned, it is the smallest kind.
     """
+    allowed = [footprint for footprint in footprints if tape in {None, footprint.sums.kind}]
     if isinstance(plan, Schedule):
-        return next(footprint for footprint in footprints if footprint.tape == (tape or "residuals"))
+        return allowed[0]
     workload = plan.workload
     calibrated = None if workload.calibration is None else workload.calibration.tape
+    limit = _within(workload.tape_bytes, workload)
+    fitting = [footprint for footprint in allowed if footprint.tape_bytes <= limit]
 
     def likeness(footprint: StepFootprint) -> tuple[Any, ...]:
+        kind, count = footprint.sums.kind, footprint.sums.steps_per_matmul
         # Choose grouped products only if the plan's workspace includes them.
-        is_grouped = (
-            calibrated is None
-            and footprint.steps_per_matmul > 1
-            and workload.name.endswith(f"-{footprint.steps_per_matmul}")
-        )
-        return footprint.name == workload.name, footprint.tape_bytes, footprint.tape == calibrated, is_grouped
+        is_grouped = count > 1 and calibrated is None and workload.name.endswith(f"-{count}")
+        return footprint.name == workload.name, footprint.tape_bytes, kind == calibrated, is_grouped
 
-    allowed = [footprint for footprint in footprints if tape in {None, footprint.tape}]
-    fitting = [
-        footprint for footprint in allowed if footprint.tape_bytes <= _within(workload.tape_bytes, workload)
-    ]
     return max(fitting, key=likeness) if fitting else min(allowed, key=lambda footprint: footprint.tape_bytes)
 
 

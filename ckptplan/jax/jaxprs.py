@@ -1,14 +1,16 @@
-"""Takes traced functions apart: finds variables that depend on given ones only, and slices of operations."""
+"""Takes traced functions apart, as the step of a loop: dependent variables, and slices of operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from ckptplan.jax.leaves import Arrays
+from ckptplan.errors import InputError
+from ckptplan.jax.leaves import Arrays, describe, split
 
 
 def unnamed(info: core.DebugInfo) -> core.DebugInfo:
@@ -60,68 +62,47 @@ def _has_effects(equation: Any) -> bool:
 
 def replace_loop(
     closed: core.ClosedJaxpr,
-    primitive: core.Primitive,
-    run: Callable[..., Sequence[Any]],
+    old: core.Primitive,
+    new: core.Primitive,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
     arguments: Sequence[Any],
-) -> list[Any]:
-    """Run a traced function with ``run(params, *arguments)`` in place of its loop, and return its results."""
-    jaxpr = closed.jaxpr
-    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
+) -> Arrays:
+    """Run a traced function with ``new`` in place of its loop ``old``, and return its results.
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
-
-    for equation in jaxpr.eqns:
-        if equation.primitive is primitive:
-            results = run(equation.params, *map(read, equation.invars))
-        else:
-            given = variables(equation.invars)
-            results = evaluate(
-                slice_jaxpr(jaxpr, equation.outvars, given, effects=False), list(map(read, given))
-            )
-        values.update(zip(equation.outvars, results, strict=True))
-    return list(map(read, jaxpr.outvars))
-
-
-def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
-    """Return a jaxpr without constants, whose first arguments are these arrays instead, and the arrays.
-
-    Calls of functions under ``jax.jit`` are replaced by the operations of the functions.
+    ``change(params)`` returns the parameters of the new operation, given those of the loop.
     """
-    constants: dict[Any, Any] = {}
-    operations: list[Any] = []
+    operations = [
+        equation.replace(primitive=new, params=change(equation.params))
+        if equation.primitive is old
+        else equation
+        for equation in closed.jaxpr.eqns
+    ]
+    return evaluate(core.ClosedJaxpr(closed.jaxpr.replace(eqns=operations), closed.consts), arguments)
 
-    def add(inner: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Add the operations of a jaxpr with given arguments, under new names, and return its results."""
-        held = [core.Var(variable.aval) for variable in inner.jaxpr.constvars]
-        constants.update(zip(held, inner.consts, strict=True))
-        names = dict(zip((*inner.jaxpr.constvars, *inner.jaxpr.invars), (*held, *arguments), strict=True))
 
-        def read(atom: Any) -> Any:
-            return atom if isinstance(atom, core.Literal) else names[atom]
-
-        for equation in inner.jaxpr.eqns:
-            given = list(map(read, equation.invars))
-            if _is_plain_call(equation):
-                outputs = add(equation.params["jaxpr"], given)
-            else:
-                outputs = [core.Var(variable.aval) for variable in equation.outvars]
-                operations.append(equation.replace(invars=given, outvars=outputs))
-            names.update(zip(equation.outvars, outputs, strict=True))
-        return list(map(read, inner.jaxpr.outvars))
-
+def lift_constants(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
+    """Return a jaxpr without constants, whose first arguments are these arrays instead, and the arrays."""
     jaxpr = closed.jaxpr
-    results, info = add(closed, jaxpr.invars), unnamed(jaxpr.debug_info)
-    inlined = core.Jaxpr((), (*constants, *jaxpr.invars), results, operations, jaxpr.effects, info)
-    return inlined, tuple(constants.values())
+    arguments, info = (*jaxpr.constvars, *jaxpr.invars), unnamed(jaxpr.debug_info)
+    return jaxpr.replace(constvars=(), invars=arguments, debug_info=info), tuple(closed.consts)
 
 
-def _is_plain_call(equation: Any) -> bool:
-    """Return whether an operation is a call by ``jax.jit`` without shardings."""
-    shardings = (*equation.params.get("in_shardings", ()), *equation.params.get("out_shardings", ()))
-    return equation.primitive.name in {"jit", "pjit"} and all(
-        type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings
-    )
+def inline_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Replace calls of functions under ``jax.jit`` without shardings by the operations of the functions."""
+    return jax.make_jaxpr(core.jaxpr_as_fun(_mark_inline(closed)))(*closed.in_avals)
+
+
+def _mark_inline(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Mark calls of functions under ``jax.jit``, so that JAX inlines them when it traces the function again."""
+    operations = [
+        equation.replace(
+            params=equation.params | {"inline": True, "jaxpr": _mark_inline(equation.params["jaxpr"])}
+        )
+        if "inline" in equation.params
+        else equation
+        for equation in closed.jaxpr.eqns
+    ]
+    return core.ClosedJaxpr(closed.jaxpr.replace(eqns=operations), closed.consts)
 
 
 def evaluate(jaxpr: core.Jaxpr | core.ClosedJaxpr, arguments: Sequence[Any]) -> Arrays:
@@ -129,3 +110,65 @@ def evaluate(jaxpr: core.Jaxpr | core.ClosedJaxpr, arguments: Sequence[Any]) -> 
     closed = jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
     values = zip(core.jaxpr_as_fun(closed)(*arguments), closed.out_avals, strict=True)
     return tuple(value if hasattr(value, "dtype") else jnp.asarray(value, kind.dtype) for value, kind in values)
+
+
+#: Operations that a loop under a plan does not support, since a step may run more than once: the problem, and
+#: what is accepted.
+_UNSUPPORTED = {
+    "check": (
+        "calls checkify.check, which is not supported under a plan",
+        "a check of outputs after the call, or jax.lax.scan",
+    ),
+    "io_callback": (
+        "uses what io_callback returns, and a step may run more than once",
+        "values that are part of the state or the inputs, or jax.pure_callback of a function that always "
+        "returns the same for the same arguments",
+    ),
+    "new_ref": (
+        "makes a jax.Ref, which is not supported under a plan",
+        "arrays that are replaced, as by x.at[0].set(y)",
+    ),
+}
+
+
+class Step:
+    """A step: constants, state and input -> next state and outputs.
+
+    Constants are the arrays that the step closes over. All leaves are abstract values.
+    """
+
+    def __init__(self, closed: core.ClosedJaxpr, *, constants: int, states: int) -> None:
+        """Take the body of a JAX loop, and the numbers of its arguments that are constants and states."""
+        self.closed, self._counts = closed, (constants, states)
+        self.constants, self.state, self.inputs = self.split_given(describe(closed.in_avals))
+        self.outputs = describe(closed.out_avals)[states:]
+
+    def run(self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any]) -> tuple[Arrays, Arrays]:
+        """Return the next state and the outputs of a step."""
+        next_state, outputs = split(evaluate(self.closed, (*constants, *state, *x)), len(self.state))
+        return next_state, outputs
+
+    def split_given(self, leaves: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
+        """Split flat leaves into constants, state and inputs."""
+        constants, state, inputs = split(leaves, *self._counts)
+        return constants, state, inputs
+
+
+def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
+    """Raise InputError if a step may give other results when it is recomputed.
+
+    A step may not use mutable arrays, results of callbacks with effects, or ``checkify.check``.
+    """
+    for jaxpr in walk(closed.jaxpr):
+        used = set(variables((*jaxpr.outvars, *(atom for equation in jaxpr.eqns for atom in equation.invars))))
+        for equation in jaxpr.eqns:
+            name = equation.primitive.name
+            if name in _UNSUPPORTED and (name != "io_callback" or not used.isdisjoint(equation.outvars)):
+                problem, accepted = _UNSUPPORTED[name]
+                raise InputError(problem, field=field, accepted=accepted)
+    if any(isinstance(constant, jax.Ref) for constant in closed.consts):
+        raise InputError(
+            "reads or writes a jax.Ref from outside, and a step may run more than once",
+            field=field,
+            accepted="a step whose changing arrays are part of its state",
+        )

@@ -145,9 +145,8 @@ def is_small(leaf: Any) -> bool:
 
 def to_words(leaf: Any) -> Any:
     """Return the bits of small floating-point numbers as integers."""
-    if leaf.dtype == jnp.float4_e2m1fn:
-        return lax.bitcast_convert_type(leaf, jnp.uint4)
-    return lax.bitcast_convert_type(leaf, jnp.uint8 if leaf.dtype.itemsize == 1 else jnp.uint16)
+    bits = jnp.finfo(leaf.dtype).bits  # type: ignore[no-untyped-call]
+    return lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{bits}"))
 
 
 def release(held: Sequence[Any], leaves: Sequence[Any]) -> Arrays:
@@ -187,11 +186,6 @@ def put_at(array: Any, leaf: Any, index: Any) -> Any:
     """Return a buffer with a leaf written at an index."""
     held = leaf if array.dtype == leaf.dtype else to_words(leaf)
     return lax.dynamic_update_index_in_dim(array, held, index, 0, allow_negative_indices=False)
-
-
-def choose(condition: Any, yes: Sequence[Any], no: Sequence[Any]) -> Arrays:
-    """Return the arrays ``yes`` if a condition holds, else the arrays ``no``."""
-    return tuple(jnp.where(condition, first, second) for first, second in zip(yes, no, strict=True))
 
 
 def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:

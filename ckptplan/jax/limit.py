@@ -10,9 +10,10 @@ The times of a step are estimated from its operations, or come from a calibratio
 from __future__ import annotations
 
 import logging
+import operator
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, SupportsIndex
@@ -20,22 +21,20 @@ from typing import Any, SupportsIndex
 import jax
 
 import ckptplan
-from ckptplan.errors import Infeasible, InputError, PlanMismatch
+from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
 from ckptplan.execution.advice import DEAR, describe_choice, find_limit, leave_margin, refuse_limit
 from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.leaves import byte_size, differentiable, pick
 from ckptplan.jax.loops import Batch, Loop
-from ckptplan.jax.program import count_bytes, make_passes
-from ckptplan.jax.step import Step
+from ckptplan.jax.program import ScanPasses, count_bytes
 from ckptplan.jax.table import RowTable
-from ckptplan.jax.tapes import Tape
+from ckptplan.jax.tapes import Tape, check_tape
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import Predicted
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.search.question import find_reason
 from ckptplan.units import format_bytes, format_limit, parse_limit
 
 #: The most programs that are compiled to plan one loop.
@@ -77,7 +76,7 @@ def find_times(
     units = timed.units or 1
     state, tape = timed.state_bytes * units, timed.tape_bytes * units
     kind = (timed.calibration and timed.calibration.tape) or "residuals"
-    measured = next(candidate for candidate in among if candidate.tape == kind)
+    measured = next(candidate for candidate in among if candidate.sums.kind == kind)
     if max(abs(measured.state_bytes - state), abs(measured.tape_bytes - tape)) > _LOSS_BYTES:
         raise InputError(
             f"{timed.name!r} has a state of {format_bytes(state)} and tapes of {format_bytes(tape)}; this step "
@@ -98,9 +97,17 @@ def find_times(
     return seconds, Basis(kind="derived", why=why)
 
 
+def read_limit(memory: SupportsIndex | str | None) -> int | str | None:
+    """Return a limit as a number or text. Raises InputError."""
+    limit = operator.index(memory) if isinstance(memory, SupportsIndex) else memory
+    if limit is not None:
+        parse_limit(limit, field="memory")
+    return limit
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ways:
-    """The arguments that choose how a loop runs when its gradient is requested.
+    """The arguments that choose how a loop runs when its gradient is requested. Raises InputError.
 
     Arguments:
         plan: a plan or a schedule; None to make one within ``memory``.
@@ -110,9 +117,31 @@ class Ways:
     """
 
     plan: Plan | Schedule | None = None
-    memory: SupportsIndex | str | None = None
+    memory: int | str | None = None
     workload: Workload | None = None
     tape: Tape | None = None
+
+    def __post_init__(self) -> None:
+        if self.plan is None and self.memory is None:
+            raise InputError(
+                "is missing: it says how much memory the call may take",
+                field="memory",
+                accepted="memory='64 MiB', or plan=...",
+            )
+        if self.plan is not None and self.memory is not None:
+            raise InputError("is given together with memory", field="plan", accepted="one of them")
+        if self.workload is not None and self.memory is None:
+            raise InputError(
+                "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
+            )
+        if self.tape is not None:
+            check_tape(self.tape)
+        if self.plan is not None and not isinstance(self.plan, Plan | Schedule):
+            raise InputError(
+                f"{quote_value(self.plan)} is not a plan",
+                field="plan",
+                accepted="a plan, or a ckptplan.Schedule",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,25 +178,6 @@ class CountedPlan:
     def surely_fits(self, limit: int) -> bool:
         """Return whether the program is so much smaller than a limit that it need not be compiled."""
         return 2 * self.plan.predicted.local_peak_bytes + _SURELY * self.footprint.workspace_bytes <= limit
-
-    def recount(self, limit: int) -> Plan:
-        """Return the plan. If it was made for a larger limit, its workspace and budget become its program's."""
-        plan = self.plan
-        if plan.profile.local_bytes <= limit:
-            return plan
-        excess = max(self.excess_bytes, -plan.workload.workspace_bytes)
-
-        def add(record: Any, field: str) -> Any:
-            return record.model_copy(update={field: getattr(record, field) + excess})
-
-        peak = plan.predicted.local_peak_bytes + excess
-        changed = {
-            "workload": add(plan.workload, "workspace_bytes"),
-            "profile": plan.profile.model_copy(update={"local_bytes": limit}),
-            "goal": add(plan.goal, "local_bytes"),
-            "predicted": replace(plan.predicted, local_peak_bytes=peak),
-        }
-        return plan.model_copy(update=changed)
 
 
 def plan_within(job: Job) -> CountedPlan:
@@ -209,64 +219,53 @@ def _search(job: Job) -> CountedPlan:
                 break
         footprints = [footprint.add(choice.excess_bytes) for footprint in footprints]
     if best is None:
-        best = smallest or job.count(job.min_memory_plan())
+        best = smallest = smallest or job.count(job.min_memory_plan())
         if best.compiled_bytes > limit:
             raise job.refuse(best)
-    return replace(best, plan=best.recount(limit))
+    return job.replan(best) if best is smallest else best
 
 
-@dataclass(frozen=True, kw_only=True)
 class Job:
     """A loop to plan within the limit of ``ways``.
 
     The limit includes the outputs of all steps and their gradients, and the wanted gradients of parameters and
     inputs.
-
-    Arguments:
-        measured: the footprints of the step (``measure_step``).
-        loop: the scan.
-        ways: the limit, and the other arguments of the call.
-        batch: the batch that ``jax.vmap`` makes of the gradient; all its examples share the limit.
-        as_words: whether buffers hold small floating-point numbers as integers.
     """
 
-    measured: Sequence[StepFootprint]
-    loop: Loop
-    ways: Ways
-    batch: Batch = field(default_factory=Batch)
-    as_words: bool = True
+    def __init__(
+        self,
+        measured: Sequence[StepFootprint],
+        *,
+        loop: Loop,
+        ways: Ways,
+        batch: Batch | None = None,
+        as_words: bool = True,
+    ) -> None:
+        """Take the job. Raises InputError if the limit is no size.
 
-    @property
-    def step(self) -> Step:
-        """The step."""
-        return self.measured[0].traced.step
-
-    @property
-    def steps(self) -> int:
-        """T."""
-        return int(self.loop.params["length"])
-
-    @property
-    def allowed(self) -> list[StepFootprint]:
-        """The footprints of the kinds of tape that the call allows."""
-        return [footprint for footprint in self.measured if self.ways.tape in {None, footprint.tape}]
-
-    @cached_property
-    def total_limit(self) -> int:
-        """The limit of all examples together in bytes."""
-        return parse_limit(self.ways.memory, field="memory")
-
-    @property
-    def limit(self) -> int:
-        """The limit of one example in bytes."""
-        return max(1, self.total_limit // self.batch.size)
+        Arguments:
+            measured: the footprints of the step (``measure_step``).
+            loop: the scan.
+            ways: the limit, and the other arguments of the call.
+            batch: the batch that ``jax.vmap`` makes of the gradient; all its examples share the limit.
+            as_words: whether buffers hold small floating-point numbers as integers.
+        """
+        self.measured, self.loop, self.ways, self.as_words = measured, loop, ways, as_words
+        self.batch = batch or Batch()
+        self.step, self.steps = loop.step, int(loop.params["length"])
+        #: The footprints of the kinds of tape that the call allows.
+        self.allowed = [footprint for footprint in measured if ways.tape in {None, footprint.sums.kind}]
+        #: The limits of all examples together and of one example in bytes.
+        self.total_limit = parse_limit(ways.memory, field="memory")
+        self.limit = max(1, self.total_limit // self.batch.size)
 
     def count(self, choice: CountedPlan) -> CountedPlan:
         """Return a plan with the bytes of its compiled program, for one example."""
         if jax.sharding.get_abstract_mesh().manual_axes:
             # A part of a program within shard_map cannot be compiled alone, so use the estimate.
             return replace(choice, compiled_bytes=choice.predicted_bytes)
-        passes = make_passes(self.loop, choice.table, choice.footprint, as_words=self.as_words)
+        sums, table = choice.footprint.sums, choice.table
+        passes = ScanPasses(loop=self.loop, sums=sums, table=table, as_words=self.as_words)
         compiled_bytes = -(-count_bytes(passes, batch=self.batch) // self.batch.size)
         compiled_bytes += self.loop.copies_outputs * self.steps * byte_size(self.step.outputs)
         return replace(choice, compiled_bytes=compiled_bytes)
@@ -284,7 +283,7 @@ class Job:
         for seconds, footprint in sorted(bounds, key=itemgetter(0)):
             if best is not None and seconds >= (1 - _GAIN) * best.seconds:
                 break
-            plan = self._plan(footprint, strategies=_EXACT)
+            plan = self._plan(footprint)
             if plan is not None and (best is None or plan.seconds < best.seconds):
                 best, least_seconds = plan, seconds
         if best is not None and least_seconds < (1 - _GAIN) * best.seconds:
@@ -295,10 +294,19 @@ class Job:
 
     def min_memory_plan(self) -> CountedPlan:
         """Return the plan with the least memory of all kinds of tape, even if it exceeds the limit."""
-        footprint = min(self.allowed, key=self._min_bytes)
-        request = self._make_request(footprint, find_limit(self._min_bytes(footprint)))
-        plan = rank_strategies(request, strategies=_EXACT, only_best=True).best()
-        return CountedPlan(plan=plan, footprint=footprint)
+        needs = [(self._predict_least(footprint).local_peak_bytes, footprint) for footprint in self.allowed]
+        need, footprint = min(needs, key=itemgetter(0))
+        plan = self._plan(footprint, budget=leave_margin(find_limit(need)))
+        assert plan is not None  # noqa: S101 - the budget is enough
+        return plan
+
+    def replan(self, choice: CountedPlan) -> CountedPlan:
+        """Return a plan whose workspace and budget are those of its compiled program."""
+        excess = max(choice.excess_bytes, -choice.footprint.workspace_bytes)
+        budget = choice.plan.predicted.local_peak_bytes + excess
+        plan = self._plan(choice.footprint.add(excess), budget=budget)
+        assert plan is not None  # noqa: S101 - the budget is the memory of the plan
+        return replace(plan, compiled_bytes=choice.compiled_bytes)
 
     def warn(self, choice: CountedPlan) -> None:
         """Warn of a slow plan, with a limit for a quick one. Log that a loss over all outputs may not fit."""
@@ -308,7 +316,7 @@ class Job:
             # Assume that programs for larger limits exceed the first estimate by as much, if at all.
             excess = plan.workload.workspace_bytes - first.workspace_bytes
             excess += choice.excess_bytes if choice.compiled_bytes else 0
-            quick = self._find_quick(first.add(max(0, excess)))
+            quick = self._predict_least(first.add(max(0, excess)), max_overhead=DEAR)
             warnings.warn(
                 f"memory={self.ways.memory!r} is enough for a slow plan, with "
                 f"{plan.predicted.overhead:+.0%} time over plain backpropagation. From about "
@@ -346,31 +354,36 @@ class Job:
             request,
             memory=self.ways.memory,
             limit=total,
-            gradients=size * byte_size(pick(step.constants, footprint.traced.wanted_constants)),
+            gradients=size * byte_size(pick(step.constants, footprint.sums.traced.wanted_constants)),
             parts=f" for {self.steps:,} steps with a state of "
             f"{format_bytes(size * byte_size(step.state), like=total)}",
             shape=(self.steps, *step.inputs[0].shape) if step.inputs else (),
         )
 
-    def _find_quick(self, footprint: StepFootprint) -> Predicted:
-        """Return the prediction of the plan with the least memory among those that are not slow."""
+    def _predict_least(self, footprint: StepFootprint, **limits: float) -> Predicted:
+        """Return the prediction of the exact plan with the least memory within limits of other quantities."""
         question = self._make_request(footprint).question()
-        quick = question.replace(strategies=_EXACT, local_bytes=None, max_overhead=DEAR, objective="memory")
-        return quick.rank()[0].predicted(quick.costs)
+        free = question.replace(strategies=_EXACT, local_bytes=None, objective="memory", **limits)
+        return free.rank()[0].predicted(free.costs)
 
-    def _min_bytes(self, footprint: StepFootprint) -> float:
-        """Return the least bytes of the exact strategies."""
-        question = self._make_request(footprint, 1).question().replace(strategies=_EXACT)
-        return find_reason(question, subject="no limit").need
-
-    def _plan(self, footprint: StepFootprint, *, strategies: tuple[str, ...] | None) -> CountedPlan | None:
-        """Return the quickest plan within the limit, None if there is none."""
-        ranking = rank_strategies(self._make_request(footprint), strategies=strategies, only_best=True)
+    def _plan(
+        self,
+        footprint: StepFootprint,
+        *,
+        budget: int | None = None,
+        strategies: tuple[str, ...] | None = _EXACT,
+    ) -> CountedPlan | None:
+        """Return the quickest plan within a budget in bytes, by default the limit; None if there is none."""
+        request = self._make_request(footprint, budget)
+        ranking = rank_strategies(request, strategies=strategies, only_best=True)
         return CountedPlan(plan=ranking.best(), footprint=footprint) if ranking.answers else None
 
-    def _make_request(self, footprint: StepFootprint, limit: int | None = None) -> Request:
-        """Return the request for a plan within a limit, which is the limit of the job unless it is given."""
-        limit = self.limit if limit is None else limit
+    def _make_request(self, footprint: StepFootprint, budget: int | None = None) -> Request:
+        """Return the request for a plan within a budget.
+
+        By default, it is the limit, less a margin for differences between the estimate and the program.
+        """
+        budget = leave_margin(self.limit) if budget is None else budget
         counted = Basis(kind="derived", why="from the shapes of the traced step")
         seconds, timed = find_times(footprint, self.ways.workload, among=self.measured)
         workload = ckptplan.Workload(
@@ -385,6 +398,5 @@ class Job:
             limited=True,
             basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, timed)},
         )
-        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
-        # Leave a margin for differences between the estimate and the compiled program.
-        return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
+        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=self.limit, remote_bytes=0)
+        return Request.of(workload, profile, local_bytes=budget, command="ckptplan.jax.plan_for")

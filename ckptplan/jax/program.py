@@ -7,7 +7,7 @@ rows from the first Backward on run in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from jax import lax
 
-from ckptplan.jax.footprint import StepFootprint
+from ckptplan.jax.jaxprs import Step
 from ckptplan.jax.leaves import (
     Arrays,
     argument_of,
     at,
     byte_size,
-    choose,
     differentiable,
     fill_zeros,
     is_small,
@@ -38,9 +37,8 @@ from ckptplan.jax.leaves import (
     to_words,
     widen,
 )
-from ckptplan.jax.loops import Batch, Loop, Passes
-from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
-from ckptplan.jax.step import Step
+from ckptplan.jax.loops import Batch, Passes
+from ckptplan.jax.remote import open_states, read_state, write_state
 from ckptplan.jax.table import COLUMNS, REMOTE, RowTable
 
 #: Bytes of the caller's small arrays and their alignment.
@@ -66,16 +64,11 @@ class ScanPasses(Passes):
 
     table: RowTable
     #: Whether inner loops have constant trip counts. Without them, a GPU waits for the host before each round.
-    counted: bool
+    counted: bool = field(default_factory=lambda: jax.default_backend() == "gpu")
 
     @property
     def host_bytes(self) -> int:
-        """The bytes of states in arrays in host memory."""
         return self.table.remote_slots * byte_size(self.step.state)
-
-    @property
-    def refuses_batch(self) -> str:
-        return "keeps states in remote memory, which jax.vmap cannot batch" if self.host_bytes else ""
 
     def split_buffers(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
         """Split buffers into those of checkpoints and tapes, and the arrays in host memory."""
@@ -116,7 +109,7 @@ class ScanPasses(Passes):
         step, table, sums = self.step, self.table, self.sums
         constants, _, xs = self.split(arguments)
         rows = _Rows(self, table.backward, constants, xs)
-        wanted_inputs = pick(step.inputs, self.traced.wanted_inputs)
+        wanted_inputs = pick(step.inputs, sums.traced.wanted_inputs)
         zeros = fill_zeros([None] * len(stacked), step.outputs)
         has_gradients = any(gradient is not None for gradient in stacked)
         of_outputs = fill_zeros(stacked, step.outputs, table.steps) if has_gradients else ()
@@ -130,17 +123,19 @@ class ScanPasses(Passes):
             return gradient, totals, put(of_inputs, of_input, index)
 
         def reverse(buffers: Arrays, stop: Any, count: int, carry: Any) -> Any:
-            """Reverse ``count`` steps before ``stop``."""
+            """Reverse ``count`` steps before ``stop``, and form the products of a complete group of steps."""
+            group, run = sums.steps_per_matmul, partial(reverse_one, buffers)
+            slot = lax.rem(stop - 1, jnp.int32(group))
             if self.counted:
-                run = partial(reverse_one, buffers)
                 carry = lax.fori_loop(0, count, lambda slot, carry: run(stop - 1 - slot, slot, carry), carry)
-                join = partial(sums.join, count=count)
             else:
-                slot = lax.rem(stop - 1, jnp.int32(sums.steps_per_matmul))
-                carry = reverse_one(buffers, stop - 1, slot, carry)
-                join = partial(sums.join_at, slot=slot)
+                carry = run(stop - 1, slot, carry)
             gradient, totals, of_inputs = carry
-            return gradient, join(totals), of_inputs
+            if group > 1 and self.counted:
+                totals = sums.join(totals, count)
+            elif group > 1:
+                totals = run_if(slot == 0, partial(sums.join, count=group), totals)
+            return gradient, totals, of_inputs
 
         def body(number: Any, carry: Any) -> Any:
             state, buffers, derivatives = carry
@@ -153,31 +148,6 @@ class ScanPasses(Passes):
         carry = make_zeros(step.state), kept, (final, sums.start(as_words=self.as_words), room)
         *_, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
         return sums.finish(totals, constants), gradient, release(of_inputs, wanted_inputs)
-
-
-def make_passes(
-    loop: Loop,
-    table: RowTable,
-    footprint: StepFootprint,
-    *,
-    as_words: bool = True,
-    size: int | None = None,
-) -> ScanPasses:
-    """Return the passes of a scan. Raises InputError if the device has no host memory for remote states.
-
-    Arguments:
-        loop: the scan.
-        table: the rows of a plan or a schedule.
-        footprint: the footprint of the step (``choose_footprint``).
-        as_words: whether buffers hold small floating-point numbers as integers, which have no derivative.
-        size: the number of examples that the plan is for; None if it suits any number.
-    """
-    if table.remote_slots:
-        rehearse_host(jax.default_backend())
-    counted = jax.default_backend() == "gpu"
-    return ScanPasses(
-        loop=loop, sums=footprint.sums, as_words=as_words, size=size, table=table, counted=counted
-    )
 
 
 def choose_block(lengths: npt.NDArray[np.int32], *, group: int = 1) -> int:
@@ -251,16 +221,16 @@ class _Rows:
 
         ``note(t, noted, outputs)`` returns ``noted`` with the outputs of step t added.
         """
-        recording = self._passes.sums.recording
+        sums = self._passes.sums
 
         def advance(t: Any, _: int, carry: Any) -> Any:
             state, noted = carry
-            state, outputs = recording.traced.run(self._constants, state, self.take_input(t))
+            state, outputs = sums.traced.run(self._constants, state, self.take_input(t))
             return state, note(t, noted, outputs)
 
         def record(t: Any, _: int, carry: Any) -> Any:
             state, noted, buffers = carry
-            state, outputs, tape = recording.record(self._constants, state, self.take_input(t))
+            state, outputs, tape = sums.record(self._constants, state, self.take_input(t))
             buffers = self._layout.tapes.write(buffers, tape, at(self._tape_of, t))
             return state, note(t, noted, outputs), buffers
 
@@ -306,7 +276,8 @@ class _Rows:
         slot, slots, like = row[column], self._numbers[column], self._passes.step.state
         local, remote = self._passes.split_buffers(buffers)
         if (slots >= 0).any():
-            state = choose(slot >= 0, self._layout.states.read(local, jnp.maximum(slot, 0)), state)
+            held = self._layout.states.read(local, jnp.maximum(slot, 0))
+            state = tuple(jnp.where(slot >= 0, *pair) for pair in zip(held, state, strict=True))
         if (slots <= REMOTE).any():
             state = run_if(slot <= REMOTE, lambda _: read_state(remote, REMOTE - slot, like), state)
         return state
@@ -323,16 +294,22 @@ class _Rows:
 
 
 def count_bytes(passes: ScanPasses, *, batch: Batch) -> int:
-    """Compile the passes as one program and return its bytes: temporary arrays and results.
+    """Compile the passes for a batch as one program, and return its bytes: temporary arrays and results.
 
     The caller's loss is not known. The mean square of the outputs stands in for it.
     """
-    step, steps = passes.step, passes.table.steps
-    given = (
+    step, steps, run = passes.step, passes.table.steps, partial(_run_both, passes)
+    given = [
         *map(argument_of, (*step.constants, *step.state)),
         *(argument_of(leaf, steps) for leaf in step.inputs),
-    )
-    lowered = jax.jit(batch.spread(partial(_run_both, passes))).lower(*batch.enlarge(given))
+    ]
+    if batch.size > 1:
+        run = jax.vmap(run, [0 if batched else None for batched in batch.batched], axis_size=batch.size)
+        given = [
+            leaf.update(shape=(batch.size, *leaf.shape)) if batched else leaf
+            for leaf, batched in zip(given, batch.batched, strict=True)
+        ]
+    lowered = jax.jit(run).lower(*given)
     # The caller's initial state may be a constant, which is copied. Here it is an argument, so add its bytes.
     bytes_beside = batch.size * byte_size(step.state) + _SMALL_BYTES
     options: dict[str, str | bool] = {}

@@ -30,12 +30,10 @@ from ckptplan.jax.leaves import (
     make_zeros,
     put,
     release,
-    run_if,
     split,
     varying_axes,
 )
-from ckptplan.jax.tapes import Recording
-from ckptplan.jax.work import estimate_hoisted_bytes
+from ckptplan.jax.tapes import Recording, Tape, TracedGradient
 
 #: Operations over devices, operations that change shapes, and all that are linear in their operands together.
 _COMMUNICATES = frozenset(("psum", "psum_invariant"))
@@ -83,13 +81,8 @@ class _Term(NamedTuple):
 
     variable: Any
     factors: tuple[_Factor, ...]
-    #: The product.
-    equation: Any = None
-
-    @property
-    def is_product(self) -> bool:
-        """Whether the term is a product of two factors."""
-        return self.equation is not None
+    #: The operation of a product, None for other terms.
+    product: Any = None
 
     @property
     def parts(self) -> int:
@@ -107,9 +100,9 @@ class _Term(NamedTuple):
         """Return the sum of the terms of several steps, given their factors with a first axis of steps."""
         parted, sharding = self.parts > 1, None
         axes = (0, *(1 + parted + axis for axis in range(len(self.factors[0].rows))))
-        if self.equation is None:
+        if self.product is None:
             return lax.reduce_sum(stacks[0], axes)
-        params = self.equation.params
+        params = self.product.params
         if not parted:
             sharding = params.get("out_sharding")
         if not parted and sharding is None:
@@ -128,62 +121,49 @@ class _Term(NamedTuple):
         )
 
 
-class GradientSums:
+class GradientSums(Recording):
     """Adds up the gradients of constants while steps are reversed, from the last step to the first.
 
-    The products of ``steps_per_matmul`` steps are formed at once. ``join`` forms the products of ``count``
-    steps. ``join_at`` forms them whenever a step with slot 0 is reversed. Its slot is the step modulo the
-    length of a group, and the first group to be reversed may have zeros in place of missing steps.
+    The products of ``steps_per_matmul`` steps are formed at once: ``reverse`` stores the factors of a step in
+    the slot of the step in its group, and ``join`` forms the products of a group. The first group to be
+    reversed may have zeros in place of missing steps.
     """
 
     steps_per_matmul = 1
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        jaxpr, traced = _absorb_transposes(recording.reverse), recording.traced
-        self._held = traced.values
+    def __init__(self, traced: TracedGradient, kind: Tape) -> None:
+        super().__init__(traced, kind)
+        jaxpr = _absorb_transposes(self.reversing)
         count, fixed = len(traced.wanted_constants), jaxpr.invars[: len(traced.fixed)]
         outputs = jaxpr.outvars[:count]
         # A gradient may be a number in each step, mostly zero. It is added up like others, under a new name.
         gradients = [core.Var(atom.aval) if isinstance(atom, core.Literal) else atom for atom in outputs]
         terms = _find_terms(jaxpr, dict(zip(gradients, outputs, strict=True)), fixed)
         #: Terms that each step adds to totals, and products.
-        self._added = [term for term in terms.values() if not term.is_product]
-        self._joined = [term for term in terms.values() if term.is_product]
+        self._added = [term for term in terms.values() if term.product is None]
+        self._joined = [term for term in terms.values() if term.product is not None]
         #: The stored factors of products.
         self._factors = list(dict.fromkeys(factor for term in self._joined for factor in term.factors))
         operands = [term.factors[0].variable for term in self._added]
         values = [*operands, *(factor.variable for factor in self._factors)]
+        #: Maps constants, a tape, an input and incoming gradients to terms, factors and other gradients.
         self.each = slice_jaxpr(jaxpr, [*values, *jaxpr.outvars[count:]], jaxpr.invars, effects=True)
         sums = [term.variable for term in (*self._added, *self._joined)]
         #: Maps constants and totals to gradients of constants.
         self._end = slice_jaxpr(jaxpr, gradients, (*fixed, *sums), effects=False)
-        self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[: len(fixed)])
-        self._moved = len(differentiable(traced.step.state))
-        self._counts = len(self._added), len(self._factors)
+        self.products = [term.product for term in self._joined]
+        self._counts = len(self._added), len(self._factors), len(differentiable(traced.step.state))
         #: The types of the stored factors and of the totals.
         self._stored, self._totals = self._find_kinds()
+        #: The bytes of the factors of a step, and of the arrays that each step adds to sums.
+        self.factor_bytes = byte_size(self._stored)
+        self.added_bytes = byte_size(self._totals[: len(self._added)])
 
     def group(self) -> GradientSums:
         """Return the same sums, with products of several steps at once."""
         grouped = copy(self)
         grouped.steps_per_matmul = STEPS_PER_MATMUL
         return grouped
-
-    @property
-    def products(self) -> tuple[Any, ...]:
-        """The product operations that may be formed for several steps at once."""
-        return tuple(term.equation for term in self._joined)
-
-    @property
-    def factor_bytes(self) -> int:
-        """The bytes of the factors of a step."""
-        return byte_size(self._stored)
-
-    @property
-    def added_bytes(self) -> int:
-        """The bytes of the arrays that each step adds to sums."""
-        return byte_size(self._totals[: len(self._added)])
 
     def start(self, *, as_words: bool = True) -> Sums:
         """Return sums of zero, with room for factors (``make_room``)."""
@@ -196,55 +176,57 @@ class GradientSums:
 
         Arguments:
             sums: the sums so far. In a group of steps, the factors of the step are stored in them for ``join``.
-            arguments: the arguments of ``Recording.reverse`` as trees.
+            arguments: the arguments of ``Recording.reversing`` as trees.
             slot: the index of the step in its group.
         """
         totals, kept = sums
-        results = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
-        values, gradients = split(results, sum(self._counts))
-        added, stored = self._arrange(values)
+        results = evaluate(self.each, (*self.traced.values, *jax.tree.leaves(arguments)))
+        operands, factors, of_state, of_input = split(results, *self._counts)
+        added, stored = self._arrange(operands, factors)
         first, joined = split(totals, len(added))
         first = tuple(total + term for total, term in zip(first, added, strict=True))
         if self.steps_per_matmul > 1:
             kept = put(kept, stored, slot)
         else:
             joined = self._join(joined, _stack(stored))
-        return ((*first, *joined), kept), gradients[: self._moved], gradients[self._moved :]
-
-    def join_at(self, sums: Sums, slot: Any) -> Sums:
-        """If ``slot`` is 0, which is the last slot of a group, add the products of the group."""
-        joined: Sums = run_if(slot == 0, self._join_group, sums) if self.steps_per_matmul > 1 else sums
-        return joined
+        return ((*first, *joined), kept), of_state, of_input
 
     def join(self, sums: Sums, count: int) -> Sums:
-        """Add the products of the steps in the first ``count`` slots."""
+        """Add the products of the steps in the first ``count`` slots, which are not used afterwards.
+
+        Compilers compute loop invariants before a loop, even if the loop has no round. A barrier ties each
+        factor to the totals of its products, which change in the loop, and so keeps the products inside.
+        """
         totals, kept = sums
-        if not kept:
-            return sums
         first, joined = split(totals, len(self._added))
-        joined = self._join(joined, [factor[:count] for factor in kept])
-        return (*first, *joined), kept
+        behind = []
+        for factor, leaf in zip(self._factors, kept, strict=True):
+            # Only the totals of its own products, since on a mesh other totals may vary along other axes.
+            pairs = zip(self._joined, joined, strict=True)
+            others = [total for term, total in pairs if factor in term.factors]
+            behind.append(lax.optimization_barrier((leaf[:count], *others))[0])
+        return (*first, *self._join(joined, behind)), kept
 
     def finish(self, sums: Sums, constants: Arrays) -> Arrays:
         """Return the gradients of the constants."""
         terms = zip((*self._added, *self._joined), sums[0], strict=True)
-        return evaluate(self._end, (*self._held, *constants, *(term.finish(total) for term, total in terms)))
+        given = *self.traced.values, *constants
+        return evaluate(self._end, (*given, *(term.finish(total) for term, total in terms)))
 
     def _find_kinds(self) -> tuple[Arrays, Arrays]:
         """Return the types of the stored factors and of the totals."""
 
-        def form_step(*values: Any) -> list[Any]:
-            added, stored = self._arrange(values)
+        def form_step(operands: Arrays, factors: Arrays) -> list[Any]:
+            added, stored = self._arrange(operands, factors)
             return [*stored, *added, *self._form(_stack(stored))]
 
-        values = [variable.aval for variable in self.each.outvars[: sum(self._counts)]]
+        values = split([variable.aval for variable in self.each.outvars], *self._counts)[:2]
         kinds = describe(jax.make_jaxpr(form_step)(*values).out_avals)
         stored, totals = split(kinds, len(self._factors))
         return stored, totals
 
-    def _arrange(self, values: Arrays) -> tuple[list[Any], list[Any]]:
+    def _arrange(self, operands: Arrays, factors: Arrays) -> tuple[list[Any], list[Any]]:
         """Return the terms that a step adds, and its stored factors, given their variables."""
-        operands, factors = split(values, len(self._added))
         pairs = zip(self._added, operands, strict=True)
         added = [term.form(_stack([term.factors[0].arrange(value)])) for term, value in pairs]
         return added, [factor.arrange(value) for factor, value in zip(self._factors, factors, strict=True)]
@@ -258,22 +240,6 @@ class GradientSums:
         """Add the products of the steps whose factors are kept."""
         formed = self._form(release(kept, self._stored))
         return tuple(total + term for total, term in zip(totals, formed, strict=True))
-
-    def _join_group(self, sums: Sums) -> Sums:
-        """Add the products of a whole group. Its factors are not used afterwards.
-
-        Compilers compute loop invariants before a loop, even if the loop has no round. A barrier ties each
-        factor to the totals of its products, which change in the loop, and so keeps the products inside.
-        """
-        totals, kept = sums
-        first, joined = split(totals, len(self._added))
-        behind = []
-        for factor, leaf in zip(self._factors, kept, strict=True):
-            # Only the totals of its own products, since on a mesh other totals may vary along other axes.
-            pairs = zip(self._joined, joined, strict=True)
-            others = [total for term, total in pairs if factor in term.factors]
-            behind.append(lax.optimization_barrier((leaf, *others))[0])
-        return (*first, *self._join(joined, behind)), kept
 
 
 def _stack(factors: Sequence[Any]) -> list[Any]:

@@ -78,18 +78,16 @@ class Layout:
         self.kinds = tuple(dict.fromkeys((*state, *tape)))
         #: The number of leaves that each buffer has room for.
         self.rooms = [int((held @ (state.count(kind), tape.count(kind))).max()) for kind in self.kinds]
-        places = [(self.kinds.index(leaf), state[:index].count(leaf)) for index, leaf in enumerate(state)]
-        self.states = Places(
-            state, tuple((buffer, place, state.count(self.kinds[buffer])) for buffer, place in places)
-        )
-        places = [(self.kinds.index(leaf), tape[:index].count(leaf)) for index, leaf in enumerate(tape)]
-        self.tapes = Places(
-            tape,
-            tuple(
-                (buffer, self.rooms[buffer] - 1 - place, -tape.count(self.kinds[buffer]))
-                for buffer, place in places
-            ),
-        )
+        self.states, self.tapes = self._place(state, is_tape=False), self._place(tape, is_tape=True)
+
+    def _place(self, leaves: Arrays, *, is_tape: bool) -> Places:
+        """Return the places of leaves from the front of the buffers, or of a tape from their back."""
+        places = []
+        for index, leaf in enumerate(leaves):
+            buffer, place, distance = self.kinds.index(leaf), leaves[:index].count(leaf), leaves.count(leaf)
+            last = self.rooms[buffer] - 1
+            places.append((buffer, last - place, -distance) if is_tape else (buffer, place, distance))
+        return Places(leaves, tuple(places))
 
     @property
     def byte_size(self) -> int:

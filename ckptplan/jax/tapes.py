@@ -25,10 +25,18 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.jaxprs import evaluate, find_known, inline_calls, slice_jaxpr, variables
+from ckptplan.jax.jaxprs import (
+    Step,
+    check_repeatable,
+    evaluate,
+    find_known,
+    inline_calls,
+    lift_constants,
+    slice_jaxpr,
+    variables,
+)
 from ckptplan.jax.leaves import Arrays, describe, differentiable, fill, pick, split
-from ckptplan.jax.step import Step, check_repeatable
-from ckptplan.jax.work import OperationKind, kind_of, variable_bytes
+from ckptplan.jax.work import CHEAP, variable_bytes
 
 Tape = Literal["residuals", "products", "states"]
 TAPES: tuple[Tape, ...] = get_args(Tape)
@@ -56,37 +64,33 @@ class TracedGradient:
     """A step and its backward pass, traced one after the other as one jaxpr.
 
     A state always has a gradient. Constants and inputs have one if their indices are ``wanted``. These indices
-    count the constants, the states and the inputs of the step.
+    count the constants, the states and the inputs of the step, and ascend.
     """
 
     def __init__(self, step: Step, wanted: tuple[int, ...]) -> None:
         self.step, self.wanted = step, wanted
-        first = len(step.constants) + len(step.state)
+        first, last = len(step.constants), len(step.constants) + len(step.state)
         #: The indices of the wanted constants among all constants, and of the wanted inputs among all inputs.
-        self.wanted_constants = tuple(index for index in wanted if index < len(step.constants))
-        self.wanted_inputs = tuple(index - first for index in wanted if index >= first)
-        moving, outputs = differentiable(step.state), differentiable(step.outputs)
+        self.wanted_constants = tuple(index for index in wanted if index < first)
+        self.wanted_inputs = tuple(index - last for index in wanted if index >= last)
+        varied = {*wanted, *(first + index for index in differentiable(step.state))}
+        results = *step.state, *step.outputs
 
-        def run(constants: Arrays, state: Arrays, x: Arrays, incoming: Any) -> Any:
-            def forward(weights: Arrays, moved: Arrays, inputs: Arrays) -> tuple[Any, Any]:
-                filled = fill(constants, self.wanted_constants, weights), fill(state, moving, moved)
-                after, stacked = step.run(*filled, fill(x, self.wanted_inputs, inputs))
-                return (pick(after, moving), pick(stacked, outputs)), (*after, *stacked)
+        def run(arguments: Arrays, incoming: Arrays) -> Any:
+            def forward(*given: Any) -> tuple[Arrays, Arrays]:
+                results = evaluate(step.closed, fill(arguments, sorted(varied), given))
+                return pick(results, differentiable(results)), results
 
-            given = pick(constants, self.wanted_constants), pick(state, moving), pick(x, self.wanted_inputs)
-            _, backward, results = jax.vjp(forward, *given, has_aux=True)
-            leaves, tree = jax.tree.flatten(incoming)
-            return results, backward(jax.tree.unflatten(tree, _boundary.bind(*leaves) if leaves else leaves))
+            _, backward, results = jax.vjp(forward, *pick(arguments, sorted(varied)), has_aux=True)
+            return results, backward(tuple(_boundary.bind(*incoming)) if incoming else ())
 
-        incoming = tuple(
-            tuple(leaf.to_ct_aval() for leaf in pick(leaves, indices))
-            for leaves, indices in ((step.state, moving), (step.outputs, outputs))
-        )
-        closed = jax.make_jaxpr(run)(step.constants, step.state, step.inputs, incoming)
+        arguments = *step.constants, *step.state, *step.inputs
+        incoming = tuple(leaf.to_ct_aval() for leaf in pick(results, differentiable(results)))
+        closed = jax.make_jaxpr(run)(arguments, incoming)
         # A custom derivative may have callbacks that the step itself does not have.
         check_repeatable(closed)
         #: The operations, and the arrays that the derivatives contain.
-        jaxpr, self.values = inline_calls(closed)
+        jaxpr, self.values = lift_constants(inline_calls(closed))
         turn = next(
             (number for number, equation in enumerate(jaxpr.eqns) if equation.primitive is _boundary),
             len(jaxpr.eqns),
@@ -98,12 +102,12 @@ class TracedGradient:
         counts = len(self.values) + len(step.constants), len(step.state)
         self.fixed, self.state, self.inputs = split(self.given, *counts)
         count = len(step.state) + len(step.outputs)
-        self.results, gradients = jaxpr.outvars[:count], jaxpr.outvars[count:]
+        self.results, self.gradients = jaxpr.outvars[:count], jaxpr.outvars[count:]
         #: The operations of the backward pass, and the variables of the step that they use.
         self.after = jaxpr.eqns[turn + 1 :]
-        after_vars = {variable for equation in self.after for variable in equation.outvars} | set(self.incoming)
-        used = (atom for equation in self.after for atom in equation.invars)
-        self.residuals = [variable for variable in variables((*used, *gradients)) if variable not in after_vars]
+        made = {*self.incoming, *(variable for equation in self.after for variable in equation.outvars)}
+        used = (*(atom for equation in self.after for atom in equation.invars), *self.gradients)
+        self.residuals = [variable for variable in variables(used) if variable not in made]
         spaces = {getattr(variable.aval, "memory_space", None) for variable in self.residuals}
         if jax.memory.Space.Host in spaces:
             raise InputError(
@@ -118,20 +122,12 @@ class TracedGradient:
         #: The step as it is recorded: functions with a ``jax.custom_vjp`` run by their forward rules.
         forward = slice_jaxpr(self.before, self.results, self.given, effects=True)
         self.forward, _ = partial_eval.dce_jaxpr(forward, True, instantiate=True)
-        self.whole = self.before.replace(
-            invars=(*self.given, *self.incoming), outvars=gradients, eqns=(*self.before.eqns, *self.after)
-        )
 
-    def order(self, constants: Arrays, state: Arrays, inputs: Arrays) -> list[Any]:
+    def order(self, constants: Arrays, state: Arrays, inputs: Arrays) -> Arrays:
         """Return the gradients of the wanted arguments, given those of constants, states and inputs."""
-        counts = len(self.step.constants), len(self.step.constants) + len(self.step.state)
-        indices = (
-            *self.wanted_constants,
-            *(counts[0] + index for index in differentiable(self.step.state)),
-            *(counts[1] + index for index in self.wanted_inputs),
-        )
-        by_index = dict(zip(indices, (*constants, *state, *inputs), strict=True))
-        return [by_index[index] for index in self.wanted]
+        first = len(self.step.constants)
+        pairs = zip(differentiable(self.step.state), state, strict=True)
+        return (*constants, *(gradient for index, gradient in pairs if first + index in self.wanted), *inputs)
 
     def run(self, constants: Arrays, state: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
         """Return the next state and the outputs of a step, computed as in its recording."""
@@ -185,17 +181,20 @@ class Recording:
         given = (*traced.fixed, *tape, *inputs)
         recompute = slice_jaxpr(before, traced.residuals, given, effects=False)
         #: Maps constants, a tape, an input and incoming gradients to gradients.
-        self.reverse = traced.whole.replace(
-            invars=(*given, *traced.incoming), eqns=(*recompute.eqns, *traced.after)
+        self.reversing = recompute.replace(
+            invars=(*given, *traced.incoming),
+            outvars=traced.gradients,
+            eqns=(*recompute.eqns, *traced.after),
+            effects=traced.before.effects,
         )
         #: Maps constants, a state and an input to the results of a step and its tape.
-        self.each = slice_jaxpr(before, (*traced.results, *tape), traced.given, effects=True)
+        self.recording = slice_jaxpr(before, (*traced.results, *tape), traced.given, effects=True)
         self.tape = describe([variable.aval for variable in tape])
 
     def record(self, constants: Arrays, state: Arrays, x: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         """Return the next state, the outputs and the tape of a step."""
         step = self.traced.step
-        flat = evaluate(self.each, (*self.traced.values, *constants, *state, *x))
+        flat = evaluate(self.recording, (*self.traced.values, *constants, *state, *x))
         after, outputs, tape = split(flat, len(step.state), len(step.outputs))
         return after, outputs, tape
 
@@ -250,4 +249,4 @@ def _is_costly(equation: Any) -> bool:
         return True
     if inner:
         return equation.primitive.name not in _CALLS
-    return kind_of(equation) in {None, OperationKind.KERNEL}
+    return equation.primitive.name not in CHEAP

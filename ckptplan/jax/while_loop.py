@@ -7,7 +7,6 @@ state before the adjoint, and reverses its step, or to another state, which it h
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,13 +20,12 @@ from jax.extend import core
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import walk
+from ckptplan.jax.jaxprs import Step, check_repeatable, walk
 from ckptplan.jax.leaves import Arrays, byte_size, make_room, pick, put, release, take, varying_axes
-from ckptplan.jax.loops import Batch, Loop, Passes
-from ckptplan.jax.primitives import run_planned, trace
-from ckptplan.jax.step import Step, check_repeatable
+from ckptplan.jax.limit import read_limit
+from ckptplan.jax.loops import Batch, Loop, Passes, run_planned, trace
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.tapes import Recording, TracedGradient
+from ckptplan.jax.tapes import TracedGradient
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
 from ckptplan.units import format_bytes, format_limit, parse_bytes, parse_limit
@@ -68,8 +66,7 @@ def while_loop(
         raise InputError(problem, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
     if slots is None:
-        memory = operator.index(memory) if isinstance(memory, SupportsIndex) else memory
-        parse_limit(memory, field="memory")
+        memory = read_limit(memory)
     else:
         check_count("slots", slots)
     closed, tree = trace(lambda state: lax.while_loop(cond, body, state), state)
@@ -211,7 +208,7 @@ class While(Loop):
     def plan(self, wanted: tuple[int, ...], *, batch: Batch, as_words: bool) -> WhilePasses:
         traced = TracedGradient(self.step, wanted)
         slots = self.slots or _count_slots(traced, self.memory, self.max_steps, batch=batch.size)
-        sums = GradientSums(Recording(traced, "states"))
+        sums = GradientSums(traced, "states")
         _check_lengths(sums.each, self.apart, field="body", verb="has gradients that take")
         return WhilePasses(
             loop=self,
@@ -244,7 +241,7 @@ class WhilePasses(Passes):
             present, held, steps, t = carry
             row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)].astype(jnp.int32), slots)
             held, steps = put(held, present, row), steps.at[row].set(t)
-            return self.traced.run(constants, present, ())[0], held, steps, t + 1
+            return self.sums.traced.run(constants, present, ())[0], held, steps, t + 1
 
         final, held, steps, last = lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
         return [*final, *held, steps, last]
@@ -253,7 +250,7 @@ class WhilePasses(Passes):
         self, kept: Arrays, arguments: Arrays, final: Arrays, stacked: Arrays
     ) -> tuple[Arrays, Arrays, Arrays]:
         *held, steps, last = kept
-        slots, step, traced = self.slots, self.step, self.traced
+        slots, step, traced = self.slots, self.step, self.sums.traced
         constants, _, _ = self.split(arguments)
         rows = jnp.argsort(steps[:slots]).astype(jnp.int32)
         count = jnp.sum(steps[:slots] < _MOST).astype(jnp.int32)

@@ -3,52 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import Any
 
 from jax.extend import core
 
-from ckptplan.jax.jaxprs import find_known, slice_jaxpr, variables
+from ckptplan.jax.jaxprs import slice_jaxpr, variables
 from ckptplan.jax.leaves import bytes_of
 
 #: Assumed rates of one core. Plans depend only on the ratios of times.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
 
 
-class OperationKind(StrEnum):
-    """The kind of an operation. Operations without a known kind may be costly."""
-
-    #: Has its own kernel, whose arguments and results are arrays in memory.
-    KERNEL = "kernel"
-    #: Changes only the view of an array. Other operations read their arguments through it.
-    VIEW = "view"
-    #: Is too slow to repeat in each of several fused kernels, so its result is an array in memory.
-    SLOW = "slow"
-    #: Another elementwise operation, change of shape or reduction. Like VIEW and SLOW, it may be recomputed.
-    PLAIN = "plain"
-
-
-_NAMES = {
-    OperationKind.KERNEL: (
-        "dot_general conv_general_dilated sort gather scatter scatter-add fft cumsum scan while cond"
-    ),
-    OperationKind.VIEW: "transpose reshape squeeze expand_dims",
-    OperationKind.SLOW: (
+_KERNELS, _VIEWS, _SLOW, _PLAIN = (
+    frozenset(names.split())
+    for names in (
+        # Operations with kernels of their own, whose arguments and results are arrays in memory.
+        "dot_general conv_general_dilated sort gather scatter scatter-add fft cumsum scan while cond",
+        # Operations that change only the view of an array. Other operations read their arguments through it.
+        "transpose reshape squeeze expand_dims",
+        # Operations too slow to repeat in several fused kernels, so that their results are arrays in memory.
         "atan2 cbrt cos cosh erf erf_inv erfc exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh "
-        "sqrt tan tanh"
-    ),
-    OperationKind.PLAIN: (
+        "sqrt tan tanh",
+        # Other elementwise operations, changes of shape and reductions.
         "abs acos acosh add add_any and argmax argmin asin asinh atan atanh bitcast_convert_type "
         "broadcast_in_dim ceil clamp complex concatenate conj convert_element_type copy copy_p digamma "
         "div dynamic_slice dynamic_update_slice eq floor ge gt imag integer_pow iota is_finite le lt max "
         "min mul ne neg nextafter not or pad population_count pvary random_unwrap random_wrap real "
         "reduce_and reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem rev round "
         "select_n shift_left shift_right_arithmetic shift_right_logical sign slice split square "
-        "stop_gradient sub xor"
-    ),
-}
-_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+        "stop_gradient sub xor",
+    )
+)
+#: Operations that may be recomputed. Operations that are not known may be costly.
+CHEAP = _VIEWS | _SLOW | _PLAIN
 #: Parts of the names of operations that draw random numbers, and the number of arrays that they work in.
 _RANDOM, _RANDOM_ARRAYS = ("random_bits", "threefry", "rng"), 4
 #: The least seconds of an operation.
@@ -75,9 +63,9 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
         used = [views.get(variable, variable) for variable in variables(equation.invars)]
         last.update(dict.fromkeys(used, number))
         uses.update(set(used))
-        if kind_of(equation) is OperationKind.VIEW and used:
+        if equation.primitive.name in _VIEWS and used:
             views[equation.outvars[0]] = used[0]
-        elif kind_of(equation) is OperationKind.KERNEL or is_random(equation):
+        elif equation.primitive.name in _KERNELS or _is_random(equation):
             held.update((*used, *equation.outvars))
     held.update(
         variable
@@ -88,21 +76,31 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
     ends = variables(jaxpr.outvars) if with_results else []
     results = {views.get(variable, variable) for variable in ends}
     held |= results
-    live: dict[Any, int] = {}
-    most = 0
-    for number, equation in enumerate(equations):
-        fresh = [variable for variable in equation.outvars if variable in held and variable not in views]
-        live.update({variable: variable_bytes(variable) for variable in fresh})
-        inside = [
-            estimate_live_bytes(inner, with_results=False) for inner in core.jaxprs_in_params(equation.params)
-        ]
-        if is_random(equation):
-            inside.append(_RANDOM_ARRAYS * sum(map(variable_bytes, equation.outvars)))
-        most = max(most, sum(live.values()) + max(inside, default=0))
-        ended = (variable for variable in live if last.get(variable, number) <= number)
-        for variable in set(ended) - results:
-            del live[variable]
-    return most
+    last.update(dict.fromkeys(results, len(equations)))
+    # The numbers of the operations that make a variable and that use it last, and its bytes.
+    spans = [
+        (number, last.get(variable, number), variable_bytes(variable))
+        for number, equation in enumerate(equations)
+        for variable in equation.outvars
+        if variable in held and variable not in views
+    ]
+    return max(
+        (
+            _bytes_inside(equation) + sum(size for made, end, size in spans if made <= number <= end)
+            for number, equation in enumerate(equations)
+        ),
+        default=0,
+    )
+
+
+def _bytes_inside(equation: Any) -> int:
+    """Return the bytes of intermediate results within an operation."""
+    inside = [
+        estimate_live_bytes(jaxpr, with_results=False) for jaxpr in core.jaxprs_in_params(equation.params)
+    ]
+    if _is_random(equation):
+        inside.append(_RANDOM_ARRAYS * sum(map(variable_bytes, equation.outvars)))
+    return max(inside, default=0)
 
 
 def estimate_product_seconds(equation: Any, *, steps_per_matmul: int) -> float:
@@ -111,47 +109,19 @@ def estimate_product_seconds(equation: Any, *, steps_per_matmul: int) -> float:
     return _seconds_of(equation) - moved * (1 - 1 / steps_per_matmul)
 
 
-def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
-    """Return the bytes of variables that depend on constants only, and that other operations use.
-
-    Compilers compute such variables once, before a loop over steps, except broadcasts of smaller arrays.
-    """
-    given = set(constants)
-    known = find_known(jaxpr, given)
-    spread = {
-        variable
-        for equation in jaxpr.eqns
-        if equation.primitive.name in {"broadcast_in_dim", "iota"}
-        for variable in equation.outvars
-    }
-    ends = {
-        variable
-        for equation in jaxpr.eqns
-        if not known.issuperset(equation.outvars)
-        for variable in equation.invars
-        if not isinstance(variable, core.Literal)
-    }
-    return sum(map(variable_bytes, (ends & known) - given - spread))
-
-
 def _select_needed(jaxpr: core.Jaxpr) -> Sequence[Any]:
     """Return the operations that the results depend on."""
     return slice_jaxpr(jaxpr, jaxpr.outvars, jaxpr.invars, effects=True).eqns
 
 
-def kind_of(equation: Any) -> OperationKind | None:
-    """Return the kind of an operation, None if its name is not known."""
-    return _KINDS.get(equation.primitive.name)
-
-
-def is_random(equation: Any) -> bool:
+def _is_random(equation: Any) -> bool:
     """Return whether an operation draws random numbers."""
     return any(part in equation.primitive.name for part in _RANDOM)
 
 
 def _is_slow(equation: Any) -> bool:
     inner = (equation for jaxpr in core.jaxprs_in_params(equation.params) for equation in jaxpr.eqns)
-    return kind_of(equation) is OperationKind.SLOW or any(map(_is_slow, inner))
+    return equation.primitive.name in _SLOW or any(map(_is_slow, inner))
 
 
 def _seconds_of(equation: Any) -> float:

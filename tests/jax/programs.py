@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,25 +36,24 @@ def _zeros(*shape: int) -> Any:
     return jnp.zeros(shape or _WIDE, jnp.float32)
 
 
-def _of_outputs(cell: Callable[..., Any], state: Any, weights: Any, xs: Any) -> Case:
-    """Return a case whose loss is of all outputs."""
+def _of_outputs(
+    cell: Callable[..., Any], state: Any, weights: Any, xs: Any, *, of_the_end: bool = False
+) -> Case:
+    """Return a case whose loss is of all outputs, or of the last state of a cell without outputs."""
 
     def loss(scan: Any, weights: Any, xs: Any) -> Any:
-        _, outputs = scan(lambda state, x: cell(weights, state, x), state, xs)
-        return sum(jnp.mean(jnp.square(one.astype(jnp.float32))) for one in jax.tree.leaves(outputs))
+        def step(state: Any, x: Any) -> Any:
+            return (cell(weights, state, x), None) if of_the_end else cell(weights, state, x)
+
+        final, outputs = scan(step, state, xs)
+        leaves = jax.tree.leaves(final if of_the_end else outputs)
+        real = (leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating))
+        return sum(jnp.mean(jnp.square(leaf.astype(jnp.float32))) for leaf in real)
 
     return Case(loss=loss, weights=weights, xs=xs)
 
 
-def _of_the_end(cell: Callable[..., Any], state: Any, weights: Any, xs: Any) -> Case:
-    """Return a case whose loss is of the last state."""
-
-    def loss(scan: Any, weights: Any, xs: Any) -> Any:
-        final, _ = scan(lambda state, x: (cell(weights, state, x), None), state, xs)
-        real = (one for one in jax.tree.leaves(final) if jnp.issubdtype(one.dtype, jnp.floating))
-        return sum(jnp.mean(jnp.square(one.astype(jnp.float32))) for one in real)
-
-    return Case(loss=loss, weights=weights, xs=xs)
+_of_the_end = partial(_of_outputs, of_the_end=True)
 
 
 def _inputs(steps: int, width: int = NEURONS) -> Any:

@@ -15,8 +15,8 @@ import numpy as np
 
 import ckptplan
 import ckptplan.jax
+from ckptplan.jax.api import trace_scan
 from ckptplan.jax.limit import Ways
-from ckptplan.jax.planned_scan import trace_scan
 from ckptplan.jax.tapes import TracedGradient, trace_gradient
 from ckptplan.planning.playback import make_schedule
 
@@ -97,4 +97,4 @@ def read_least(error: Any) -> int:
 
 def trace_step(cell: Callable[..., Any], state: Any, xs: Any) -> TracedGradient:
     """A step and its backward pass, with the gradients of all that the cell closes over."""
-    return trace_gradient(trace_scan(cell, state, xs, Ways())[0].step)
+    return trace_gradient(trace_scan(cell, state, xs, Ways(memory=1))[0].step)

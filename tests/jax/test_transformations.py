@@ -1,4 +1,4 @@
-"""Under every transformation of JAX, a scan under a plan has the values and derivatives of ``jax.lax.scan``."""
+"""Under transformations of JAX and on several devices, scans under a plan are those of ``jax.lax.scan``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ckptplan.jax
 from ckptplan import InputError
+from ckptplan.jax.tapes import TAPES
 from ckptplan.planning.playback import make_schedule
-from tests.jax.support import STEPS, bytes_of, difference, limited, run_python, standard, under
+from tests.jax.support import STEPS, bytes_of, data, difference, limited, run_python, standard, under
 
 #: Arrays of numpy, which are in double precision whatever JAX is told when this module is imported.
 RANDOM = np.random.default_rng(0)
@@ -114,7 +116,32 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
     "float0": with_zero_tangents,
     "backward passes": backward_passes,
 }
-WAYS = {"plan": under(standard()), "memory": limited("1 MB")}
+#: Uses of a loop whose length is not known that are refused: by name, or by JAX.
+SUMS, REVERSE = "body: calls psum.* over the axis 'i' of jax.vmap", "Reverse-mode differentiation does not work"
+NOT_WHILE = {
+    "means over a batch": SUMS,
+    "means over a batch of grad": SUMS,
+    "grad of jvp": REVERSE,
+    "grad of vmap of jvp": REVERSE,
+}
+
+
+def by_while(f: Callable[..., Any], init: Any, xs: Any) -> Any:
+    """``ckptplan.jax.while_loop`` in place of ``jax.lax.scan``, with the outputs in its state."""
+
+    def body(state: Any) -> Any:
+        t, carry, outputs = state
+        carry, output = f(carry, jax.tree.map(lambda leaf: jnp.asarray(leaf)[t], xs))
+        return t + 1, carry, jax.tree.map(lambda held, leaf: held.at[t].set(leaf), outputs, output)
+
+    steps, one = len(jax.tree.leaves(xs)[0]), jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], xs)
+    outputs = jax.tree.map(
+        lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), jax.eval_shape(f, init, one)[1]
+    )
+    return ckptplan.jax.while_loop(lambda state: state[0] < steps, body, (0, init, outputs), slots=5)[1:]
+
+
+WAYS = {"plan": under(standard()), "memory": limited("1 MB"), "while": by_while}
 
 
 def run_compiled(use: str, scan: Any) -> Any:
@@ -130,6 +157,10 @@ def find_reference(use: str) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("use", USES)
 def test_values_and_derivatives_are_those_of_scan(use: str, way: str) -> None:
+    if way == "while" and use in NOT_WHILE:
+        with pytest.raises((InputError, ValueError), match=NOT_WHILE[use]):
+            run_compiled(use, WAYS[way])
+        return
     assert difference(run_compiled(use, WAYS[way]), find_reference(use)) <= 1e-12
 
 
@@ -171,3 +202,82 @@ def test_forward_mode_keeps_no_checkpoints() -> None:
 
     planned = under(make_schedule("standard", steps=len(xs), chunk_size=2))
     assert count_bytes(planned) <= count_bytes(jax.lax.scan) + 1024
+
+
+@pytest.mark.parametrize("checked", ["checked", "unchecked"])
+def test_devices_that_add_up_within_a_step(checked: str) -> None:
+    """``shard_map`` and its collectives on two devices, with and without its check of what varies over them."""
+    assert float(run_python("-m", "tests.jax.shards", checked)) <= 1e-12
+
+
+@pytest.mark.parametrize("tape", TAPES)
+def test_the_loss_is_summed_in_the_state(tape: Any) -> None:
+    """Terms may depend on t."""
+    weights, state, xs = data()
+
+    def cell(weights: Any, h: Any, x: Any) -> Any:
+        return (jnp.tanh(h @ weights + x),) * 2
+
+    def theirs(weights: Any) -> Any:
+        _, hs = jax.lax.scan(lambda h, x: cell(weights, h, x), state, xs)
+        return jnp.sum(jnp.arange(STEPS) * jnp.mean(hs**2, axis=(1, 2)))
+
+    def ours(weights: Any) -> Any:
+        step = lambda h, x: cell(weights, h, x)  # noqa: E731
+        how: dict[str, Any] = {"plan": standard(), "tape": tape}
+        return ckptplan.jax.bptt(step, state, xs, lambda t, h: t * jnp.mean(h**2), **how)[0]
+
+    assert difference(jax.value_and_grad(ours)(weights), jax.value_and_grad(theirs)(weights)) <= 1e-13
+
+
+def test_terms_in_half_precision_are_added_up_in_fp32() -> None:
+    """4,096 terms of 1 would stop at 256 in bfloat16."""
+    steps = 4096
+    ones = jnp.ones((steps, 1), jnp.bfloat16)
+
+    def loss(scale: Any) -> Any:
+        return ckptplan.jax.bptt(
+            lambda h, x: (h, x * scale), scale, ones, lambda _, y: y[0], plan=standard(steps)
+        )[0]
+
+    total, gradient = jax.jit(jax.value_and_grad(loss))(jnp.bfloat16(1))
+    assert (total, total.dtype) == (steps, jnp.float32)
+    assert gradient.dtype == jnp.bfloat16
+
+
+def test_what_nobody_wants_the_gradient_of_has_no_buffer() -> None:
+    """Gradients of inputs take as many bytes as inputs; they are written only if they are wanted."""
+    weights, state, _ = data()
+    xs = jnp.ones((4096, 2, 4))
+    shape = f"{xs.dtype}[4096,2,4]".replace("float", "f")
+
+    def loss(weights: Any, xs: Any) -> Any:
+        return ckptplan.jax.bptt(
+            lambda h, x: (jnp.tanh(h @ weights + x),) * 2,
+            state,
+            xs,
+            lambda _, h: jnp.sum(h),
+            plan=standard(4096),
+        )[0]
+
+    def buffers(places: Any) -> int:
+        return bytes_of(jax.jit(jax.grad(loss, places)).lower(weights, xs))
+
+    assert shape in str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(weights, xs))
+    assert buffers((0, 1)) - buffers(0) >= xs.nbytes
+
+
+def test_what_depends_on_parameters_only_is_not_part_of_a_tape() -> None:
+    """``W.T`` would be a residual of every step."""
+    weights = jnp.ones((64, 64))
+
+    def plan_of(transposed: bool) -> ckptplan.Plan:
+        def cell(h: Any, x: Any) -> Any:
+            h = jnp.tanh(h @ (weights.T if transposed else weights) + x)
+            return h, None
+
+        return ckptplan.jax.plan_for(cell, jnp.zeros((2, 64)), jnp.ones((50, 2, 64)), memory="1 MB")
+
+    # The kind of tape may differ: what products leave out, or residuals.
+    for transposed in (True, False):
+        assert plan_of(transposed).workload.tape_bytes < weights.nbytes / 4

@@ -124,43 +124,6 @@ def check_splits() -> None:
                 assert runs == count_recomputed(length, chunk=1, slots=free), (length, free)
 
 
-def end_of(loop: Any, weights: Any, start: Any) -> Any:
-    """The sum of squares after nine steps."""
-    return (loop(lambda hidden: step(weights, hidden), start) ** 2).sum()
-
-
-def ours(body: Any, start: Any) -> Any:
-    return while_loop(lambda s: s[0] < 9, lambda s: (s[0] + 1, body(s[1])), (0, start), slots=3)[1]
-
-
-def theirs(body: Any, start: Any) -> Any:
-    return jax.lax.scan(lambda state, _: (body(state), None), start, None, 9)[0]
-
-
-USES: dict[str, Any] = {
-    "value": end_of,
-    "jvp": lambda loop, w, h: jax.jvp(lambda w: end_of(loop, w, h), (w,), (w,)),
-    "linearize": lambda loop, w, h: jax.linearize(lambda w: end_of(loop, w, h), w)[1](w),
-    "jacfwd": lambda loop, w, h: jax.jacfwd(lambda w: end_of(loop, w, h))(w),
-    "jvp of grad": lambda loop, w, h: jax.jvp(jax.grad(lambda w: end_of(loop, w, h)), (w,), (w,)),
-    "grad of jit": lambda loop, w, h: jax.grad(jax.jit(lambda w: end_of(loop, w, h)))(w),
-    "grad of vmap": lambda loop, w, h: jax.grad(
-        lambda h: jax.vmap(lambda h: end_of(loop, w, h))(jnp.stack([h, 2 * h])).sum()
-    )(h),
-    "vmap of grad": lambda loop, w, h: jax.vmap(jax.grad(lambda h: end_of(loop, w, h)))(jnp.stack([h, 2 * h])),
-    "checkpoint": lambda loop, w, h: jax.grad(jax.checkpoint(lambda w: end_of(loop, w, h)))(w),
-}
-
-
-@pytest.mark.parametrize("use", USES)
-def test_transformations_are_those_of_a_plain_loop(use: str) -> None:
-    found, expected = (
-        jax.jit(lambda *given, loop=loop: USES[use](loop, *given))(WEIGHTS, START) for loop in (ours, theirs)
-    )
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.complex64])
 def test_numbers_of_any_size_have_gradients(kind: Any) -> None:
     def last(loop: Any, start: Any) -> Any:
