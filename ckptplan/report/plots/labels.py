@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
-from matplotlib.transforms import Bbox
-from scipy.ndimage import distance_transform_edt, maximum_filter, minimum_filter, uniform_filter
+from scipy.ndimage import distance_transform_edt, minimum_filter, uniform_filter
 
 from ckptplan.report.plots.style import find_figure, lay_out
 from ckptplan.wording import escape_controls
@@ -43,7 +42,10 @@ class Labels:
     def avoid(self, *artists: Artist) -> None:
         """Keep labels off the bounding boxes of texts or areas."""
         for artist in artists:
-            self._cover(artist.get_window_extent(self._renderer))
+            box = artist.get_window_extent(self._renderer).get_points()
+            corners = np.clip((box - self._corner) * self._points, 0, self._shape)
+            (x0, y0), (x1, y1) = corners.astype(int).tolist()
+            self._taken[x0 : x1 + 1, y0 : y1 + 1] += 1
 
     def label_line(self, line: Line2D, text: str, **style: Any) -> None:
         """Write a text beside a line, as near to it as it fits, in the colour of the line."""
@@ -63,8 +65,7 @@ class Labels:
         pointer = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4}
         annotation = self._write(text, style, xy=(x, y), arrowprops=pointer)
         self._move_text(annotation, target)
-        squares = np.linspace(place, np.array(annotation.xyann) * self._shape, max(self._shape)).astype(int)
-        self._taken[tuple(np.clip(squares, 0, np.array(self._shape) - 1).T)] += 1
+        self._taken += self._trace(annotation)
 
     def _write(self, text: str, style: dict[str, Any], **pointer: Any) -> Annotation:
         form: dict[str, Any] = {"xy": (0.5, 0.5), "ha": "center", "va": "center", "annotation_clip": False}
@@ -94,26 +95,14 @@ class Labels:
         self._taken[low[0] : low[0] + size[0], low[1] : low[1] + size[1]] += 1
         annotation.xyann = tuple((centre / shape).tolist())
 
-    def _cover(self, box: Bbox) -> None:
-        """Mark the squares of a text as taken."""
-        corners = (np.array(box.get_points()) - self._corner) * self._points
-        (x0, y0), (x1, y1) = np.clip(corners, 0, self._shape).astype(int).tolist()
-        self._taken[x0 : x1 + 1, y0 : y1 + 1] += 1
-
-    def _trace(self, line: Line2D) -> _Squares:
-        """Return an array of shape (width, height) with ones at the squares that a line covers."""
+    def _trace(self, artist: Artist) -> _Squares:
+        """Return an array of shape (width, height) with ones at the squares that a line or text covers."""
+        size = self._renderer.width, self._renderer.height, self._renderer.dpi
+        canvas: Any = RendererAgg(*size)  # type: ignore[no-untyped-call]
+        artist.draw(canvas)
+        # Rows of pixels count from the top.
+        y, x = np.nonzero(np.asarray(canvas.buffer_rgba())[::-1, :, 3])
+        places = ((np.column_stack((x, y)) - self._corner) * self._points).astype(int)
         squares = np.zeros(self._shape)
-        with np.errstate(invalid="ignore"):
-            corners = line.get_transform().transform_path(line.get_path()).vertices
-            corners = (np.asarray(corners) - self._corner) * self._points
-        corners = np.clip(corners[np.isfinite(corners).all(axis=1)], -1e4, 1e4)
-        if len(corners) < 2:
-            return squares
-        parts = np.abs(np.diff(corners, axis=0)).max(axis=1).astype(int) + 1
-        start = np.repeat(np.arange(len(parts)), parts)
-        share = (np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)) / parts[start]
-        x, y = (corners[start] + share[:, None] * np.diff(corners, axis=0)[start]).astype(int).T
-        inside = (x >= 0) & (y >= 0) & (x < self._shape[0]) & (y < self._shape[1])
-        squares[x[inside], y[inside]] = 1
-        covered: _Squares = maximum_filter(squares, size=max(1, round(line.get_linewidth())))
-        return covered
+        squares[tuple(places[((places >= 0) & (places < self._shape)).all(axis=1)].T)] = 1
+        return squares
