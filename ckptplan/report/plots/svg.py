@@ -8,6 +8,7 @@ from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -22,8 +23,6 @@ MOST_TOOLTIPS = 400
 _TIPS = "tips"
 #: Coordinates, which are rounded to a tenth of a point, and the space around the commands of a path.
 _NUMBER, _AROUND_COMMAND = re.compile(r"-?\d+\.\d+"), re.compile(r"\s*([A-Za-z])\s*")
-#: References to a part of the picture: ``url(#part)`` and ``href="#part"``.
-_REFERENCE = re.compile(r"(?:(?<=url\()|^)#([^)\"]+)")
 #: Removes the date and the version from files, so that equal figures give equal files.
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 #: Replacements in ``style`` attributes within a page, which has its own colours and font.
@@ -59,9 +58,11 @@ def make_page_svg(figure: Any, name: str) -> str:
     for ax in figure.axes:
         ax.patch.set_visible(False)
     figure.patch.set_visible(False)
-    root = _make_tree(figure)
+    # matplotlib derives the identifiers of shared parts from the salt.
+    with mpl.rc_context({"svg.hashsalt": name}):
+        root = _make_tree(figure)
     for element in list(root.iter()):
-        _adapt(element, name)
+        _adapt(element)
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
     root.attrib |= {"fill": "currentColor", "aria-hidden": "true", "focusable": "false"}
@@ -89,25 +90,20 @@ def _make_tree(figure: Any) -> ElementTree.Element:
     return root
 
 
-def _adapt(element: ElementTree.Element, name: str) -> None:
-    """Adapt an element to a page: its identifiers, its colours and its coordinates."""
+def _adapt(element: ElementTree.Element) -> None:
+    """Adapt an element to a page: its identifier, its colours and its coordinates."""
     element.tag = str(element.tag).rpartition("}")[2]
     attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    identifier = attributes.pop("id", "")
-    if identifier == _TIPS:
+    # Nothing refers to a group, and the names of groups are the same in every picture.
+    if element.tag == "g" and attributes.pop("id", "") == _TIPS:
         attributes["class"] = _TIPS
-    elif identifier and element.tag != "g":
-        # Nothing refers to a group.
-        attributes["id"] = f"{name}-{identifier}"
     if "style" in attributes:
         for plain, themed in _THEMED.items():
             attributes["style"] = attributes["style"].replace(plain, themed)
         attributes["style"] = _FONT.sub("sans-serif", attributes["style"]).replace("; ", ";").replace(": ", ":")
     for key, value in attributes.items():
-        if element.tag != "a" and key != "id":
-            attributes[key] = _REFERENCE.sub(rf"#{name}-\1", value)
         if key in ("x", "y", "transform", "d"):
-            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), attributes[key])
+            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), value)
             attributes[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
     element.attrib.clear()
     element.attrib.update(attributes)
