@@ -19,7 +19,7 @@ from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.pictures import draw_figure
 from ckptplan.paper.setting import load_paper_setting
 from ckptplan.report.plots import make_picture, style
-from ckptplan.report.plots.figures import make_figure, save_figure
+from ckptplan.report.plots.figures import make_figure, save_figure, set_height, take_axes
 
 FOLDER = DOCS / "pictures"
 #: The rows of a timeline: label and colour.
@@ -35,6 +35,7 @@ def draw_offload(timeline: Mapping[str, Any]) -> Figure:
     """Return the picture of a measured timeline beside the simulated one."""
 
     def draw(figure: Figure) -> None:
+        set_height(figure, 3.0)
         panels = figure.subplots(2, 1, sharex=True)
         for name, ax in zip(("measured", "simulated"), panels, strict=True):
             _draw_timeline(timeline[name], ax)
@@ -42,7 +43,7 @@ def draw_offload(timeline: Mapping[str, Any]) -> Figure:
         panels[-1].set_xlim(0, 1.02 * max(timeline[name]["seconds"] for name in ("measured", "simulated")))
         panels[-1].set_xlabel("time (s)")
 
-    return make_figure(draw, height=3.0)
+    return make_figure(draw)
 
 
 def _draw_timeline(found: Mapping[str, Any], ax: Axes) -> None:
@@ -80,7 +81,7 @@ def draw_caches() -> Figure:
         return 100 * plan.predicted.overhead
 
     def draw(figure: Figure) -> None:
-        ax = figure.subplots()
+        ax = take_axes(figure, height=3.2)
         for cache, (label, colour) in _CHOICES.items():
             points = [(steps, find_overhead(steps, cache)) for steps in lengths]
             found = [(steps, share) for steps, share in points if share is not None]
@@ -92,7 +93,7 @@ def draw_caches() -> Figure:
         ax.set_ylabel("time over plain backpropagation (%)")
         ax.legend(loc="upper left")
 
-    return make_figure(draw, height=3.2)
+    return make_figure(draw)
 
 
 def list_results() -> dict[str, Callable[[], Any]]:

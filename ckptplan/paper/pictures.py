@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ckptplan.paper.figures import Panel, PaperFigure
 from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import make_figure
+from ckptplan.report.plots.figures import make_figure, set_height
 from ckptplan.report.plots.style import set_round_ticks
 from ckptplan.units import format_bytes
 
@@ -50,10 +50,11 @@ def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
     layout = _LAYOUTS.get(content.number, [list(places)])
     if size.width < PAGE.width:
         layout = [[place] for place in places]
-    return make_figure(lambda figure: _draw(content, figure, layout), size, height=1.1 + 2.1 * len(layout))
+    return make_figure(lambda figure: _draw(content, figure, layout), size)
 
 
 def _draw(content: PaperFigure, figure: Figure, layout: list[list[int]]) -> None:
+    set_height(figure, 1.1 + 2.1 * len(layout))
     looks = _choose_looks(content)
     axes: Mapping[int, Axes] = figure.subplot_mosaic(layout)  # type: ignore[arg-type]
     for place, panel in enumerate(content.panels):

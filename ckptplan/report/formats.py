@@ -61,33 +61,48 @@ class View:
         yield from self.blocks()
 
 
-#: The module and the function that describe a type of results.
-_VIEWS = {
-    "Calibrated": "calibration.view_calibration",
-    "Compared": "plan.view_comparison",
-    "HardwareProfile": "inputs.view_profile",
-    "LargestValues": "largest.view_largest",
-    "MachineComparison": "machines.view_machines",
-    "OnlineFactors": "online.view_online",
-    "ParetoFront": "front.view_front",
-    "Plan": "plan.view_plan",
-    "Sensitivity": "sensitivity.view_sensitivity",
-    "Summary": "sweep.view_sweep",
-    "Validation": "validation.view_validation",
-    "Workload": "inputs.view_workload",
+#: The functions that describe and draw a type of results, each with its module; '' if there is none.
+_FUNCTIONS = {
+    "Calibrated": ("calibration.view_calibration", ""),
+    "Compared": ("plan.view_comparison", ""),
+    "HardwareProfile": ("inputs.view_profile", ""),
+    "LargestValues": ("largest.view_largest", "plots.rows.draw_largest"),
+    "MachineComparison": ("machines.view_machines", "plots.rows.draw_machines"),
+    "OnlineFactors": ("online.view_online", "plots.online.draw_online"),
+    "ParetoFront": ("front.view_front", "plots.front.draw_front"),
+    "Plan": ("plan.view_plan", "plots.schedule.draw_schedule"),
+    "Sensitivity": ("sensitivity.view_sensitivity", "plots.sensitivity.draw_sensitivity"),
+    "Summary": ("sweep.view_sweep", ""),
+    "SweepResult": ("", "plots.sweep.draw_sweep"),
+    "Validation": ("validation.view_validation", ""),
+    "Workload": ("inputs.view_workload", ""),
+    # The best plan of each strategy.
+    "list": ("", "plots.rows.draw_strategies"),
 }
 
 
 def has_view(result: Any) -> bool:
     """Return whether a result can be shown in every format."""
-    return type(result).__name__ in _VIEWS
+    return bool(_FUNCTIONS.get(type(result).__name__, ("", ""))[0])
 
 
 def make_view(result: Any, **details: Any) -> View:
     """Return the view of a result. ``details`` are keyword arguments of the function that describes it."""
-    module, _, name = _VIEWS[type(result).__name__].partition(".")
-    view: View = getattr(import_module(f"{__package__}.{module}"), name)(result, **details)
+    describe, _ = _FUNCTIONS[type(result).__name__]
+    view: View = _import_function(describe)(result, **details)
     return view
+
+
+def find_drawing(result: Any) -> Callable[..., None]:
+    """Return the function that draws a result on axes or in a figure, whose module imports matplotlib."""
+    _, draw = _FUNCTIONS[type(result).__name__]
+    return _import_function(draw)
+
+
+def _import_function(path: str) -> Callable[..., Any]:
+    module, _, name = path.rpartition(".")
+    function: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+    return function
 
 
 def find_memory(result: Any) -> float | None:

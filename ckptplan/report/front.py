@@ -81,7 +81,6 @@ def view_front(front: ParetoFront, *, every: bool = False, own: Plan | None = No
         basis=lambda: front[len(front) - 1].estimate_basis if len(front) else (),
         chart=lambda: (
             Chart(
-                drawing="front",
                 result=front,
                 caption=_CAPTION.format(format_seconds(front.base_seconds)),
                 options={"every": every},

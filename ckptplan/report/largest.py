@@ -60,9 +60,7 @@ def view_largest(reaches: LargestValues) -> View:
         rows=lambda: Rows(columns=("quantity", *_OUTCOMES, *fields.list_plan_columns()), rows=rows),
         basis=lambda: plans[0].estimate_basis if plans else (),
         chart=lambda: Chart(
-            drawing="largest",
-            result=reaches,
-            caption="Each dot is the largest value of a strategy, and the limit there.",
+            result=reaches, caption="Each dot is the largest value of a strategy, and the limit there."
         ),
     )
 

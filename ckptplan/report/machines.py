@@ -62,7 +62,6 @@ def view_machines(comparison: MachineComparison) -> View:
             for entry in plan.estimate_basis
         ),
         chart=lambda: Chart(
-            drawing="machines",
             result=comparison,
             caption="The time on each machine; hollow dots are estimates, lines their intervals.",
         ),

@@ -46,5 +46,5 @@ def view_online(factors: OnlineFactors) -> View:
             "points": rows,
         },
         rows=lambda: rows,
-        chart=lambda: Chart(drawing="online", result=factors, caption="What it costs not to know T."),
+        chart=lambda: Chart(result=factors, caption="What it costs not to know T."),
     )

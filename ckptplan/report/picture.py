@@ -55,11 +55,10 @@ def picture_format(path: str) -> str:
 class Chart:
     """A picture of a result, with a caption on a page. Drawing it imports matplotlib.
 
-    ``drawing`` names the drawing function of ``report.plots``, which takes the ``options``. A chart that
-    ``has_dots`` also takes the plans whose schedules a page shows, and draws a dot for each.
+    The function that draws the result takes the ``options``. A chart that ``has_dots`` also takes the plans
+    whose schedules a page shows, and draws a dot for each.
     """
 
-    drawing: str
     result: Any
     caption: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -69,5 +68,5 @@ class Chart:
         """Draw the picture in a size."""
         # Import by name, since the drawing functions import the modules that describe results.
         plots = import_module("ckptplan.report.plots")
-        figure: Figure = plots.make_picture(self.result, size, drawing=self.drawing, **self.options)
+        figure: Figure = plots.make_picture(self.result, size, **self.options)
         return figure

@@ -231,7 +231,7 @@ def _describe_proof(plan: Plan) -> str:
     return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of the least possible time"
 
 
-def chart_strategies(plans: Sequence[Plan]) -> Chart | None:
+def chart_strategies(plans: list[Plan]) -> Chart | None:
     """Return the chart of plans of several strategies in their order, None if there is no plan."""
     caption = "The best plan of each strategy; the plan to run comes first."
-    return Chart(drawing="strategies", result=plans, caption=caption) if plans else None
+    return Chart(result=plans, caption=caption) if plans else None

@@ -54,7 +54,6 @@ def view_sensitivity(study: Sensitivity) -> View:
         # The basis of the unchanged inputs.
         basis=lambda: list_basis(study.workload, profile, study.goal),
         chart=lambda: Chart(
-            drawing="sensitivity",
             result=study,
             caption="Each panel varies one input by itself. Solid lines: the job is planned again. Dashed "
             f"lines: the plan of now is kept, {best.strategy} in {format_seconds(best.seconds)}.",

@@ -206,7 +206,5 @@ def view_sweep(summary: Summary) -> View:
         memory=summary.sweep.profiles[0].local_bytes,
         blocks=summary.blocks,
         basis=summary.list_basis,
-        chart=lambda: (
-            None if result is None else Chart(drawing="sweep", result=result, caption=f"{title}. {caption}")
-        ),
+        chart=lambda: None if result is None else Chart(result=result, caption=f"{title}. {caption}"),
     )

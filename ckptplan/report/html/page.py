@@ -68,10 +68,10 @@ def _make_section(view: View, shown: set[Block]) -> dict[str, Any]:
     return {**section, "plans": _show_plans(plans), "blocks": blocks}
 
 
-def _draw_chart(chart: Chart) -> Any:
+def _draw_chart(chart: Chart, name: str) -> Any:
     from ckptplan.report.plots.svg import make_page_svg
 
-    return _as_is(make_page_svg(chart.draw(), chart.drawing))
+    return _as_is(make_page_svg(chart.draw(), name))
 
 
 def _make_policy(script: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -27,34 +26,38 @@ class ShownAxes(Axes):
 
 
 class ShownFigure(Figure):
-    """A figure that a notebook shows without pyplot."""
+    """A figure in a size of a picture, which a notebook shows without pyplot."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(figsize=(size.width, size.height or size.width), dpi=size.dots, layout="constrained")
+        self.size = size
 
     def _repr_png_(self) -> bytes:
         return render(self, "png", dots=SCREEN_DOTS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """The functions that draw a kind of result: on one pair of axes, or in a figure with several panels.
-
-    Both functions take the result, the target, and options as keyword arguments.
-    """
-
-    on_axes: Callable[..., None] | None = None
-    in_figure: Callable[..., None] | None = None
-    #: Returns the height of the picture on a page, in inches.
-    height: Callable[[Any, Size], float] = lambda result, size: 3.6  # noqa: ARG005
-
-
-def make_figure(draw: Callable[[Figure], object], size: Size = PAGE, *, height: float = 3.6) -> Figure:
-    """Make a figure and let ``draw`` fill it. ``height`` in inches is used if the size has no height."""
-    scale = size.points / PAGE.points
-    settings = {"font.size": size.points, "lines.linewidth": scale * LINE_WIDTH}
+def make_figure(draw: Callable[[Figure], object], size: Size = PAGE) -> Figure:
+    """Make a figure in a size and let ``draw`` fill it. ``draw`` also sets the height (``set_height``)."""
+    settings = {"font.size": size.points, "lines.linewidth": size.points / PAGE.points * LINE_WIDTH}
     with use_style(**settings):
-        shape = (size.width, size.height or height * min(1.0, scale))
-        figure = ShownFigure(figsize=shape, dpi=size.dots, layout="constrained")
+        figure = ShownFigure(size)
         draw(figure)
     return figure
+
+
+def set_height(place: Any, height: float) -> None:
+    """Set the height in inches of a figure of this package, unless its size has one."""
+    if isinstance(place, ShownFigure) and place.size.height is None:
+        place.set_figheight(height * min(1.0, place.size.points / PAGE.points))
+
+
+def take_axes(place: Any, *, height: float = 3.6) -> Axes:
+    """Return the axes of the caller, or new axes in a figure, which gets a height in inches."""
+    if isinstance(place, Axes):
+        return place
+    set_height(place, height)
+    axes: Axes = place.add_subplot(axes_class=ShownAxes)
+    return axes
 
 
 def save_figure(figure: Figure, path: str) -> None:

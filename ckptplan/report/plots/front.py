@@ -18,7 +18,7 @@ from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_plan, describe_resident, name_job
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.figures import take_axes
 from ckptplan.report.plots.labels import Labels
 from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.search.trace_solved import spread_places
@@ -31,7 +31,7 @@ _MOST_POINTS = 400
 _VISIBLE = 0.02
 
 
-def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequence[Plan] = ()) -> None:
+def draw_front(front: ParetoFront, place: Any, *, every: bool = False, plans: Sequence[Plan] = ()) -> None:
     """Draw the front of all strategies over the front of each, the budget, and the best plan within it.
 
     With ``every``, all strategies have a colour and a label, otherwise only the paper's. ``plans`` are drawn as
@@ -39,6 +39,7 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequ
     """
     if not len(front) and (reason := front.lacks(front.budget_bytes)) is not None:
         raise reason
+    ax = take_axes(place)
     _set_axes(front, ax)
     coloured = list(front.by_strategy) if every else [name for name in style.PAPER if name in front.by_strategy]
     palette, wide = style.list_colours(), float(rcParams["lines.linewidth"])
@@ -132,14 +133,10 @@ def _draw_budget(front: ParetoFront, ax: Axes) -> None:
         text = f"\N{LEFTWARDS ARROW} {text}" if free < low else f"{text} \N{RIGHTWARDS ARROW}"
     share = float(np.log(x / low) / np.log(high / low))
     side = "left" if share < 0.2 else "right" if share > 0.8 else "center"
-    ax.axvline(x, **style.LIMIT)
-    ax.axvspan(x, high, **style.BEYOND)
-    above: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
-    ax.annotate(text, (x, 1), (0, 3), ("data", "axes fraction"), ha=side, va="bottom", **above)
-    # The title stands above the label.
-    ax.set_title(ax.get_title(loc="left"), pad=1.9 * rcParams["font.size"])
+    style.draw_limit(ax, x, text, side)
     if share < 0.85:
-        ax.annotate("does not fit", (1, 1), (-3, -3), "axes fraction", ha="right", va="top", alpha=0.6, **above)
+        form: Any = {"textcoords": "offset points", "ha": "right", "va": "top", "alpha": 0.6}
+        ax.annotate("does not fit", (1, 1), (-3, -3), "axes fraction", **form)
 
 
 def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
@@ -160,6 +157,3 @@ def _add_plans(front: ParetoFront, ax: Axes, plans: Sequence[Plan]) -> None:
     texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan).items()) for plan in plans]
     links = [f"#plan-{place}" for place in range(len(plans))]
     add_tooltips(ax, memory, [plan.predicted.overhead for plan in plans], texts, links=links)
-
-
-DRAWINGS = {"front": Drawing(on_axes=draw_front)}

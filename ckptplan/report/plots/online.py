@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from matplotlib.axes import Axes
 
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.figures import take_axes
 from ckptplan.report.plots.labels import Labels
 from ckptplan.report.plots.style import set_round_ticks
 from ckptplan.studies.online import OnlineFactors
 from ckptplan.units import format_count
 
 
-def draw_online(factors: OnlineFactors, ax: Axes) -> None:
+def draw_online(factors: OnlineFactors, place: Any) -> None:
     """Draw two factors over T: runs compared with the optimum, and advances compared with Revolve."""
-    steps = factors.steps
+    ax, steps = take_axes(place, height=3.0), factors.steps
     curves = {"runs over the optimum": factors.over_optimum, "advances over Revolve": factors.over_revolve}
     colours = style.list_colours()
     lines = [
@@ -35,6 +36,3 @@ def draw_online(factors: OnlineFactors, ax: Axes) -> None:
     labels = Labels(ax)
     for line, name in zip(lines, curves, strict=True):
         labels.label_line(line, name)
-
-
-DRAWINGS = {"online": Drawing(on_axes=draw_online, height=lambda *_: 3.0)}

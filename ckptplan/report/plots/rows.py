@@ -1,6 +1,6 @@
 """Draws results with a row for each item: machines, strategies, and the largest values of strategies.
 
-A row has a name, a dot on the axis that all rows share, and a text beside the dot.
+A row has a name, a dot on the axis that all rows share, and a text at its right end.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ckptplan.report.largest import describe_limit, view_largest
 from ckptplan.report.machines import name_time
 from ckptplan.report.numbers import format_price
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing
-from ckptplan.report.plots.style import ROUND_SECONDS, measure_text, set_round_ticks
+from ckptplan.report.plots.figures import set_height, take_axes
+from ckptplan.report.plots.style import ROUND_SECONDS, set_round_ticks
 from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.studies.machines import Machine, MachineComparison
@@ -31,7 +31,7 @@ from ckptplan.wording import escape_controls
 
 @dataclass(frozen=True, kw_only=True)
 class DotRow:
-    """A row of a picture: its name, the value of its dot, and the text beside it.
+    """A row of a picture: its name, the value of its dot, and the text at its right end.
 
     Without a value, the text says why. An estimated value has the ``ends`` of its interval. The tooltip is
     ``tip``, by default the name and the text.
@@ -43,73 +43,42 @@ class DotRow:
     ends: tuple[float, float] | None = None
     tip: str = ""
 
-    @property
-    def span(self) -> tuple[float, float]:
-        """The least and the largest value that are drawn."""
-        return self.ends or (self.value or 0.0, self.value or 0.0)
-
 
 def _draw_rows(
     rows: Sequence[DotRow], ax: Axes, *, is_log: bool = True, limit: float | None = None, label: str = ""
 ) -> None:
     """Draw rows, the first one on top, with a line at a ``limit``. A linear axis begins at 0.
 
-    Set the title and the names of the axes before calling this function, and the ticks afterwards.
+    Set the title before calling this function, and the ticks afterwards.
     """
-    drawn = {place: row for place, row in enumerate(rows) if row.value is not None}
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    wide, gap = rcParams["lines.linewidth"], 0.8 * rcParams["font.size"]
+    ax.set_xscale("log" if is_log else "linear")
+    ax.margins(x=0.1)
     ax.set_yticks(range(len(rows)), [escape_controls(row.name) for row in rows])
-    ax.grid(visible=False, axis="y")
-    if is_log:
-        ax.set_xscale("log")
-    style.lay_out(ax)
-    ends = [end for row in drawn.values() for end in row.span] + ([] if limit is None else [limit])
-    # The overheads of plans without recomputation are all 0, so the largest end may be 0.
-    low, high = min(ends, default=1.0), max(ends, default=2.0) or 0.01
-    # Texts stand to the right of the dots, or to the left if they would cross the limit.
-    right = min(0.6, max((measure_text(ax, row.text) for row in drawn.values()), default=0.0))
-    left = 0.06 if limit is None else min(0.3, right)
-    room = max(4.0, high / low) ** (1 / (1 - left - right)) if is_log else high / (1 - right)
-    ax.set_xlim(*((low / room**left, high * room**right) if is_log else (0.0, room)))
     for place, row in enumerate(rows):
-        _draw_row(row, ax, place, limit if is_log else None)
+        if row.ends:
+            ax.plot(row.ends, (place, place), color=style.SKY, linewidth=2.5 * wide, solid_capstyle="butt")
+        if row.value is not None:
+            face = "white" if row.ends else style.BLUE
+            ax.plot(row.value, place, "o", color=style.BLUE, markerfacecolor=face, markersize=4 * wide)
+        # The text stands to the right of the axes, or within them where there is no dot.
+        end = (1 if row.value is not None else 0, place)
+        form: Any = {"textcoords": "offset points", "va": "center_baseline", "annotation_clip": False}
+        ax.annotate(row.text, end, (gap, 0), ("axes fraction", "data"), **form)
+    if not is_log:
+        ax.update_datalim([(0, 0)])
+        ax.set_xlim(left=0)
     if limit is not None:
-        _draw_limit(limit, label, ax)
+        style.draw_limit(ax, limit, label)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    drawn = {place: row for place, row in enumerate(rows) if row.value is not None}
     tips = [row.tip or f"{row.name}: {row.text}" for row in drawn.values()]
     add_tooltips(ax, [row.value or 0.0 for row in drawn.values()], [*drawn], tips)
 
 
-def _draw_row(row: DotRow, ax: Axes, place: int, limit: float | None) -> None:
-    """Draw the dot of a row, the interval behind an estimated one, and the text beside it."""
-    wide, gap = rcParams["lines.linewidth"], 0.8 * rcParams["font.size"]
-    form: Any = {"textcoords": "offset points", "va": "center_baseline", "annotation_clip": False}
-    if row.value is None:
-        ax.annotate(row.text, (0, place), (gap, 0), xycoords=("axes fraction", "data"), **form)
-        return
-    (low, high), (least, most) = ax.get_xlim(), row.span
-    if row.ends:
-        ax.plot((least, most), (place, place), color=style.SKY, linewidth=2.5 * wide, solid_capstyle="butt")
-    face = "white" if row.ends else style.BLUE
-    ax.plot(row.value, place, "o", color=style.BLUE, markerfacecolor=face, markersize=4 * wide)
-    width = (high / low) ** (measure_text(ax, row.text) + 0.02) if limit is not None else 1.0
-    is_left = limit is not None and most < limit < most * width
-    if not is_left:
-        ax.plot((low, least), (place, place), color=style.GREY, linewidth=0.6, zorder=1)
-    side: Any = {"xytext": (-gap if is_left else gap, 0), "ha": "right" if is_left else "left"}
-    ax.annotate(row.text, (least if is_left else most, place), **side, **form)
-
-
-def _draw_limit(limit: float, label: str, ax: Axes) -> None:
-    """Draw a limit with its label above the axes, and shade the area beyond the limit."""
-    ax.axvline(limit, **style.LIMIT)
-    ax.axvspan(limit, ax.get_xlim()[1], **style.BEYOND)
-    above: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-    ax.annotate(label, (limit, 1), (0, 3), ha="center", va="bottom", annotation_clip=False, **above)
-    ax.set_title(ax.get_title(loc="left"), pad=2.2 * rcParams["font.size"])
-
-
-def draw_machines(comparison: MachineComparison, ax: Axes) -> None:
+def draw_machines(comparison: MachineComparison, place: Any) -> None:
     """Draw a dot for the time on each machine, the interval of an estimated one behind it, and the deadline."""
+    ax = take_axes(place, height=1.1 + 0.45 * len(comparison.machines))
     workload, deadline, batches = comparison.workload, comparison.deadline, comparison.batches
     rows = [
         DotRow(
@@ -136,9 +105,9 @@ def _name_machine(machine: Machine) -> str:
     return "\n".join([machine.profile.name, longest, *price])
 
 
-def draw_largest(values: LargestValues, ax: Axes) -> None:
+def draw_largest(values: LargestValues, place: Any) -> None:
     """Draw a dot for each strategy, with its value and the limit that the next value breaks."""
-    view = view_largest(values)
+    ax, view = take_axes(place, height=1.0 + 0.24 * len(values)), view_largest(values)
     style.set_title(ax, f"{view.heading}: {view.title}")
     _draw_rows(
         [
@@ -165,6 +134,7 @@ def _describe_reach(reach: Reach) -> str:
 
 def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
     """Draw a row for each plan, the first one on top: time over base at the left, local memory at the right."""
+    set_height(figure, 0.8 + 0.22 * len(plans))
     times, sizes = figure.subplots(1, 2, sharey=True)
     times.set_xlabel("time over plain backpropagation")
     sizes.set_xlabel("peak of local memory")
@@ -181,12 +151,3 @@ def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
     )
     style.set_bytes_axis(sizes.xaxis, most=3)
     style.set_share_axis(times.xaxis)
-
-
-DRAWINGS = {
-    "machines": Drawing(
-        on_axes=draw_machines, height=lambda comparison, _: 1.1 + 0.45 * len(comparison.machines)
-    ),
-    "largest": Drawing(on_axes=draw_largest, height=lambda values, _: 1.0 + 0.24 * len(values)),
-    "strategies": Drawing(in_figure=draw_strategies, height=lambda plans, _: 0.8 + 0.22 * len(plans)),
-}

@@ -15,7 +15,7 @@ from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_resident, format_parameters, name_job
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.figures import set_height
 from ckptplan.report.sketch import FINE, Sketch, sketch_schedule
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -38,6 +38,7 @@ def draw_schedule(
 
     Raises TooLongToDraw, and the errors of ``simulate``.
     """
+    set_height(figure, 4.4)
     if sketch is None:
         sketch = sketch_schedule(plan, detail=FINE)
     tiers = 2 if sketch.memory[:, 2].any() else 1
@@ -108,6 +109,3 @@ def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, unit: f
     ax.set_ylim(0, 1.15 * top)
     ax.set_ylabel("remote" if remote else "local")
     style.set_bytes_axis(ax.yaxis, most=3)
-
-
-DRAWINGS = {"schedule": Drawing(in_figure=draw_schedule, height=lambda *_: 4.4)}

@@ -14,9 +14,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ckptplan.report.fields import name_job
-from ckptplan.report.picture import PAGE, Size
+from ckptplan.report.picture import PAGE
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.figures import set_height
 from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.report.sensitivity import format_values, sort_by_effect
 from ckptplan.studies.sensitivity import FACTORS, Influence, Sensitivity
@@ -34,8 +34,10 @@ _CHANGE: dict[str, Any] = {"color": style.VERMILION, "linestyle": (0, (1, 1))}
 def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     """Draw a panel for each input that changes the time, the most influential first."""
     influences, trifles = _select_influences(study)
-    columns = _count_columns(style.find_width(figure))
+    width = style.find_width(figure)
+    columns = 2 if width < PAGE.width else 3 if width == PAGE.width else 4
     rows = max(1, ceil(len(influences) / columns))
+    set_height(figure, 1.2 + 1.45 * rows)
     grid = figure.subplots(rows, min(columns, max(1, len(influences))), sharex=True, sharey=True, squeeze=False)
     # Set the limits before drawing anything, so that matplotlib does not search for them after each line.
     first = grid.flat[0]
@@ -80,10 +82,6 @@ def _list_changes(influence: Influence) -> list[float]:
     """Return the changes of time that are drawn, of new plans and of the kept plan."""
     replanned = [point.change for point in influence.points if point.change is not None]
     return replanned + [point.kept_change for point in influence.points if point.kept_fits]
-
-
-def _count_columns(width: float) -> int:
-    return 2 if width < PAGE.width else 3 if width == PAGE.width else 4
 
 
 def _add_legend(figure: Figure, influences: list[Influence], note: str) -> None:
@@ -144,10 +142,3 @@ def _describe_change(influence: Influence) -> list[str]:
     named = [change for change in _list_break_evens(influence) if change[2] is not None]
     nearest = sorted(named, key=lambda change: abs(log(change[1])))[:1]
     return [f"x {'<' if is_below else '>'} {factor:.3g}: {strategy}" for is_below, factor, strategy in nearest]
-
-
-def _find_height(study: Sensitivity, size: Size) -> float:
-    return 1.2 + 1.45 * max(1, ceil(len(_select_influences(study)[0]) / _count_columns(size.width)))
-
-
-DRAWINGS = {"sensitivity": Drawing(in_figure=draw_sensitivity, height=_find_height)}

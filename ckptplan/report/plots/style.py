@@ -141,6 +141,20 @@ def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
     ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(entries) // columns) + 0.8 * size)
 
 
+def draw_limit(ax: Axes, limit: float, text: str, side: str = "center") -> None:
+    """Draw a limit as a line under a text, and shade what lies beyond it up to the end of the axis.
+
+    Set the title first, since it is moved above the text. ``side`` is the part of the text that is at the line.
+    """
+    ax.axvline(limit, **LIMIT)
+    # Fix the ends of the axis, which the shaded area would move.
+    ax.set_xlim(ax.get_xlim())
+    ax.axvspan(limit, ax.get_xlim()[1], **BEYOND)
+    above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    ax.annotate(text, (limit, 1), (0, 3), ha=side, va="bottom", annotation_clip=False, **above)
+    ax.set_title(ax.get_title(loc="left"), pad=1.9 * mpl.rcParams["font.size"])
+
+
 def format_axis(axis: Axis, form: Callable[[float], str]) -> None:
     """Label the major ticks of an axis by a function of their value."""
     percent = r"\%" if mpl.rcParams["text.usetex"] else "%"
@@ -198,12 +212,6 @@ def set_round_ticks(axis: Axis, values: Sequence[float], show: Callable[[Any], s
     low, high = sorted(axis.get_view_interval())
     within = [value for value in values if low <= value <= high]
     set_ticks(axis, within, lambda place: show(within[place]))
-
-
-def measure_text(ax: Axes, text: str) -> float:
-    """Estimate the width of a text as a share of the width of axes."""
-    points = ax.get_window_extent().width / count_dots(ax)
-    return float(0.6 * (len(text) + 2) * mpl.rcParams["font.size"] / points)
 
 
 def count_dots(ax: Any) -> float:

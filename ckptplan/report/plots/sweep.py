@@ -21,7 +21,7 @@ from ckptplan.report.plots.heatmap import draw_maps
 from ckptplan.report.plots.labels import Labels
 from ckptplan.report.plots.style import set_ticks
 from ckptplan.report.plots.svg import MOST_TOOLTIPS, add_tooltips
-from ckptplan.studies.sweep import Sweep, SweepResult
+from ckptplan.studies.sweep import SweepResult
 
 #: An axis is logarithmic if the largest value is at least this many times the least.
 _WIDE = 8
@@ -31,30 +31,27 @@ _MOST_MARKERS = 40
 _BAR = 0.035
 
 
-def count_maps(planned: Sweep) -> int:
-    """Return the number of pairs of axes that a sweep needs: one for lines, or one per job for maps."""
-    return len(planned.workloads) * len(planned.profiles) if len(sweep.list_varied(planned)) > 1 else 1
+def draw_sweep(result: SweepResult, place: Any) -> None:
+    """Draw lines over one axis, or a map over two for each workload on each profile, after planning all rows.
 
-
-def arrange_maps(planned: Sweep, width: float) -> tuple[int, int]:
-    """Return the number of rows and columns of maps in a figure of a width in inches."""
-    count = count_maps(planned)
-    columns = min(count, 1 if width < PAGE.width else 2 if width == PAGE.width else 3)
-    return ceil(count / columns), columns
-
-
-def draw_sweep(result: SweepResult, ax: Axes) -> None:
-    """Draw a sweep on one pair of axes, after planning missing rows. Raises InputError for several maps."""
+    Raises InputError for a sweep that no picture shows, and for several maps on one pair of axes.
+    """
     sweep.check_drawn(result.sweep)
-    if count_maps(result.sweep) > 1:
+    is_line = len(sweep.list_varied(result.sweep)) == 1
+    count = 1 if is_line else len(result.sweep.workloads) * len(result.sweep.profiles)
+    if count > 1 and isinstance(place, Axes):
         raise InputError(
-            f"the sweep has {count_maps(result.sweep)} maps, one for each workload on each profile, and one "
-            "pair of axes shows one map",
+            f"the sweep has {count} maps, one for each workload on each profile, and one pair of axes shows "
+            "one map",
             field="ax",
             accepted="no ax, which makes a figure of all maps, or a sweep of one workload on one profile",
         )
     result.finish()
-    if len(sweep.list_varied(result.sweep)) == 1:
+    if count > 1:
+        _draw_panels(result, place, count)
+        return
+    ax = figures.take_axes(place, height=3.4)
+    if is_line:
         _draw_lines(result, ax)
         return
     style.set_title(ax, *sweep.title_sweep(result.sweep))
@@ -62,16 +59,13 @@ def draw_sweep(result: SweepResult, ax: Axes) -> None:
         style.add_legend(ax, entries)
 
 
-def draw_panels(result: SweepResult, figure: Figure) -> None:
-    """Draw a sweep in a figure: lines, or the maps of all workloads on all profiles."""
-    count = count_maps(result.sweep)
-    if count == 1:
-        draw_sweep(result, figure.add_subplot(axes_class=figures.ShownAxes))
-        return
-    sweep.check_drawn(result.sweep)
-    result.finish()
-    shape = arrange_maps(result.sweep, style.find_width(figure))
-    axes = [figure.add_subplot(*shape, place, axes_class=figures.ShownAxes) for place in range(1, count + 1)]
+def _draw_panels(result: SweepResult, figure: Figure, count: int) -> None:
+    """Draw the maps of all workloads on all profiles in a figure."""
+    width = style.find_width(figure)
+    columns = min(count, 1 if width < PAGE.width else 2 if width == PAGE.width else 3)
+    rows = ceil(count / columns)
+    figures.set_height(figure, 0.8 + 2.6 * rows)
+    axes = [figure.add_subplot(rows, columns, 1 + n, axes_class=figures.ShownAxes) for n in range(count)]
     title = style.wrap_lines(figure, *sweep.title_sweep(result.sweep))
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     if entries := draw_maps(result, axes):
@@ -159,12 +153,3 @@ def _hatch(
     for start, stop in ends.reshape(-1, 2).tolist():
         span: Any = {**style.NOTHING, "edgecolor": colour, "ymin": top - height, "ymax": top}
         ax.axvspan(edges[start], edges[stop], **span)
-
-
-DRAWINGS = {
-    "sweep": figures.Drawing(
-        on_axes=draw_sweep,
-        in_figure=draw_panels,
-        height=lambda result, size: 0.8 + 2.6 * arrange_maps(result.sweep, size.width)[0],
-    )
-}
