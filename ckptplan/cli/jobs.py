@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import ckptplan
 from ckptplan.cli import options
 from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, WishOptions, count, option
 from ckptplan.cli.output import OutputOptions, PageOptions, PictureOptions, publish
@@ -87,13 +88,11 @@ def compare(
     if regret:
         problem = "compares strategies on one machine"
         raise InputError(problem, field="--regret", value=True, accepted="one --profile")
-    from ckptplan.studies.machines import compare_machines
-
     priced = {name: price for named in prices or () for name, price in named.items()}
     if "" in priced:
         priced = {**dict.fromkeys((profile.name for profile in profiles), priced.pop("")), **priced}
     with progress_bar("looking for the best plan on each machine") as progress:
-        comparison = compare_machines(
+        comparison = ckptplan.compare_machines(
             job.load_workload(),
             profiles,
             prices=priced,
@@ -126,9 +125,6 @@ def pareto(
     form are compared, which takes a few seconds for a million steps. With --at, the plan is printed, and
     written with -o. Exits with status 3 if no plan fits the budget.
     """
-    from ckptplan.planning.optimize import compare as compare_strategies
-    from ckptplan.studies.pareto import pareto as find
-
     options.keep_apart({"--local-bytes": bounds.local_bytes, "--at": at})
     wishes = {**bounds.read(), "objective": objective}
     if at is not None:
@@ -136,7 +132,7 @@ def pareto(
         wishes["local_bytes"] = at
     case = job.load()
     with progress_bar("solving budget by budget") as progress:
-        front = find(
+        front = ckptplan.pareto(
             case.workload,
             case.profile,
             **wishes,
@@ -153,7 +149,7 @@ def pareto(
     if plan is None:
         publish(view, output, picture)
     else:
-        compare_once = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
+        compare_once = cache(partial(ckptplan.compare, case.workload, case.profile, **wishes))
         publish(make_view(plan, compared=compare_once), output)
         picture.draw(view)
 
@@ -175,14 +171,12 @@ def largest(
     A job that fits only at twenty times the time of base is of little use: set --max-overhead, or --deadline.
     Exits 3 if nothing fits at all. Ctrl-C ends the search with the largest values found so far.
     """
-    from ckptplan.studies.largest import largest as find
-
     given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}[quantity]
     if given is not None:
         raise InputError(f"cannot be combined with `largest {quantity}`", field=f"--{quantity}", value=given)
     case = job.load()
     with progress_bar(f"looking for the largest {quantity}") as progress:
-        reaches = find(
+        reaches = ckptplan.largest(
             quantity, case.workload, case.profile, **limits.read(), deadline=deadline, progress=progress
         )
     is_interrupted = any(reach.interrupted for reach in reaches.values())
@@ -206,18 +200,14 @@ def sensitivity(
     with the original plan: that of optimize, or PLAN. At scaled inputs, strategies are those that answer at
     once ('closed'), unless --strategies names others.
     """
-    from ckptplan.studies.sensitivity import sensitivity as vary
-
     wishes = {**budgets.read(), "model": model, "uncertainty": uncertainty}
     if plan is None:
         case = job.load()
         wishes |= {"workload": case.workload, "profile": case.profile}
     else:
-        from ckptplan.storage.plans import load_plan
-
         given = {"--T" if name == "steps" else f"--{name}": value for name, value in vars(job).items()}
         options.keep_apart({**given, "PLAN": plan})
-        wishes["plan"] = load_plan(plan)
+        wishes["plan"] = ckptplan.load_plan(plan)
     with progress_bar("varying the inputs") as progress:
-        study = vary(**wishes, progress=progress)
+        study = ckptplan.sensitivity(**wishes, progress=progress)
     publish(make_view(study), output, picture)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
+import ckptplan
 from ckptplan.cli import options
 from ckptplan.cli.command import Written, check_files
 from ckptplan.cli.options import count, option
@@ -218,9 +219,8 @@ def validate(
     """
     from ckptplan.calibration.validate import choose_cell
     from ckptplan.calibration.validate import validate as compare_with_runs
-    from ckptplan.storage.plans import load_plan
 
-    loaded = load_plan(plan)
+    loaded = ckptplan.load_plan(plan)
     spec = choose_cell(loaded.workload, cell=cell, trust=trust_cell)
     if spec.runtime == "jax" and trace is not None:
         raise InputError(
@@ -239,11 +239,9 @@ def validate(
         )
     publish(make_view(validation), output, page)
     if trace is not None:
-        from ckptplan.planning.playback import simulate
-
         machine = validation.environment.machine
         with traced(loaded, trace) as chrome:
-            simulate(loaded, sink=chrome.add)
+            ckptplan.simulate(loaded, sink=chrome.add)
             chrome.beside(
                 process=f"{loaded.strategy} on {machine}, measured (checkpoints and tapes)", resident_bytes=0
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import ckptplan
 from ckptplan.cli import options
 from ckptplan.cli import output as out
 from ckptplan.cli.command import Read, Written
@@ -85,11 +86,9 @@ def simulate(
         raise InputError("is missing", field="PLAN", accepted="a plan file, or --online")
     if plan == "-" and schedule == "-":
         raise InputError("standard input is already the plan", field="--schedule", value="-")
-    from ckptplan.planning.playback import simulate as play
     from ckptplan.report.simulation import view_simulation
-    from ckptplan.storage.plans import load_plan
 
-    loaded = load_plan(plan)
+    loaded = ckptplan.load_plan(plan)
     sinks: list[Callable[[Event], None]] = []
 
     def forward_event(event: Event) -> None:
@@ -106,7 +105,8 @@ def simulate(
             timeline = TimelineCollector(loaded)
             sinks.append(timeline.add)
         with progress_bar("playing the schedule") as progress:
-            playback = play(loaded, schedule=schedule, sink=forward_event if sinks else None, progress=progress)
+            sink = forward_event if sinks else None
+            playback = ckptplan.simulate(loaded, schedule=schedule, sink=sink, progress=progress)
         view = view_simulation(loaded, playback, schedule=schedule)
         publish(view, output)
         if gantt:
@@ -151,12 +151,9 @@ def schedule(
     output: OutputFile = None,
 ) -> None:
     """Write the actions of a plan, one per line (docs/schedule-format.md)."""
-    from ckptplan.planning.playback import save_schedule
-    from ckptplan.storage.plans import load_plan
-
-    loaded, path = load_plan(plan), output or "-"
+    loaded, path = ckptplan.load_plan(plan), output or "-"
     with progress_bar("writing the schedule", beside_output=path == "-") as progress:
-        count = save_schedule(loaded, path, format=format_, progress=progress, command=command_line())
+        count = ckptplan.save_schedule(loaded, path, format=format_, progress=progress, command=command_line())
     if path != "-":
         note(f"{count:,} actions written to {path}")
 
@@ -171,9 +168,7 @@ def report(
     One file that works offline: point at a dot to read it, click a plan of the front to see its schedule.
     Strategies of the front are those that answer at once ('closed').
     """
-    from ckptplan.storage.plans import load_plan
-
-    loaded = load_plan(plan)
+    loaded = ckptplan.load_plan(plan)
     with progress_bar("planning for the report") as progress:
         views = _view_all(loaded, progress)
     out.write_page(html, *views)
@@ -186,8 +181,6 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
     """
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.studies.pareto import pareto
-    from ckptplan.studies.sensitivity import sensitivity
 
     ranked = rank_strategies(Request.of_plan(plan, command=command_line(), progress=progress), every=True)
     ranked.best()  # raises the reason, with suggestions, if the goal cannot be met
@@ -198,7 +191,7 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
     }
     # Closed forms alone, since solved strategies take long to trace.
     limits = {**budgets, "strategies": "closed", "objective": goal.objective}
-    front = pareto(plan.workload, plan.profile, **limits, progress=progress)
+    front = ckptplan.pareto(plan.workload, plan.profile, **limits, progress=progress)
     compared = ranked.by_strategy()
     # The page shows schedules in one part only: the front.
     about, rivals = make_view(plan, compared=lambda: compared), make_view(compared)
@@ -206,7 +199,7 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
         replace(about, plans=tuple, chart=lambda: None),
         make_view(front, own=plan),
         replace(rivals, plans=tuple),
-        make_view(sensitivity(plan=plan, progress=progress)),
+        make_view(ckptplan.sensitivity(plan=plan, progress=progress)),
     ]
 
 

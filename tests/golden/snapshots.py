@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from typer.main import get_command
 
+import ckptplan
 from ckptplan.cli.app import make_app
-from ckptplan.studies import sensitivity as studies_of_inputs
 from tests.golden.jobs import (
     ALONE,
     FORMATS,
@@ -104,7 +104,7 @@ def varied_once() -> Iterator[None]:
 
     Studies of other commands hold the command line that made them, and are made for each format.
     """
-    vary = studies_of_inputs.sensitivity
+    vary = ckptplan.sensitivity
     studies: dict[bytes, Any] = {}
 
     def recall(*job: Any, progress: Any = None, command: str = "", **wishes: Any) -> Any:
@@ -113,7 +113,7 @@ def varied_once() -> Iterator[None]:
             studies[asked] = vary(*job, progress=progress, command=command, **wishes)
         return studies[asked]
 
-    with patch.object(studies_of_inputs, "sensitivity", recall):
+    with patch.object(ckptplan, "sensitivity", recall):
         yield
 
 
