@@ -65,8 +65,7 @@ def _draw(content: PaperFigure, figure: Figure, layout: list[list[int]]) -> None
     budgets = dict.fromkeys(format_bytes(panel.budget_bytes) for panel in content.panels if _has_hollow(panel))
     title = style.wrap_lines(figure, content.title, *(f"hollow: over {budget}" for budget in budgets))
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
-    columns = max(2, int(72 * figure.get_figwidth() / (16 * rcParams["font.size"])))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=columns)
+    style.add_legend(figure, [*entries.values()])
 
 
 def _choose_looks(content: PaperFigure) -> dict[str, dict[str, Any]]:

@@ -43,27 +43,22 @@ def draw_schedule(
         sketch = sketch_schedule(plan, detail=FINE)
     tiers = 2 if sketch.memory[:, 2].any() else 1
     steps, *memories = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=(3, *(1,) * tiers))
-    unit, name = _choose_unit(sketch.seconds)
-    _draw_steps(sketch, steps, unit=unit, steps=plan.steps)
+    _draw_steps(sketch, steps, steps=plan.steps)
     steps.set_ylim(1.01 * plan.steps, -0.01 * plan.steps)
     for tier, ax in enumerate(memories):
-        _draw_memory(plan, sketch.memory[:, [0, 1 + tier]], ax, unit=unit, remote=tier == 1)
-    memories[-1].set_xlabel(f"time ({name})")
+        _draw_memory(plan, sketch.memory[:, [0, 1 + tier]], ax, remote=tier == 1)
+    style.format_axis(memories[-1].xaxis, format_seconds)
+    memories[-1].set_xlabel("time")
     base = plan.predicted.seconds / (1 + plan.predicted.overhead)
     parameters = f" ({format_parameters(plan)})" if format_parameters(plan) else ""
     over = format_percent(sketch.seconds / base - 1)
     title = f"{schedule or plan.strategy + parameters}: {format_seconds(sketch.seconds)}, {over} over base"
     style.set_title(steps, name_job(plan.workload, plan.profile), title)
-    style.add_legend(steps)
+    style.add_legend(figure, steps.get_legend_handles_labels()[0])
     figure.align_ylabels()
 
 
-def _choose_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit of an axis of time in seconds, and its name."""
-    return next(((size, name) for size, name in ((1.0, "s"), (1e-3, "ms")) if seconds >= size), (1e-6, "us"))
-
-
-def _draw_steps(sketch: Sketch, ax: Axes, *, unit: float, steps: int) -> None:
+def _draw_steps(sketch: Sketch, ax: Axes, *, steps: int) -> None:
     """Draw a line for each action: down for a run, up for a backward, level for a state that moves."""
     count = sum(map(len, sketch.bars.values()))
     # If there are many bars, draw them thin, so that they do not cover each other.
@@ -76,21 +71,21 @@ def _draw_steps(sketch: Sketch, ax: Axes, *, unit: float, steps: int) -> None:
                 across = np.where(bars[:, 1] - bars[:, 0] < 0.01 * sketch.seconds, 0.015 * steps, 0.0)
                 first, last = first - across, last + across
             gap = np.full(len(bars), np.nan)
-            x = np.column_stack((bars[:, 0] / unit, bars[:, 1] / unit, gap)).ravel()
+            x = np.column_stack((bars[:, :2], gap)).ravel()
             y = np.column_stack((first, last, gap)).ravel()
             ax.plot(x, y, color=colour, linewidth=wide, label=label, solid_capstyle="butt")
-    ax.set_xlim(0, sketch.seconds / unit or 1)
+    ax.set_xlim(0, sketch.seconds or 1)
     ax.set_ylabel("time step")
     style.format_axis(ax.yaxis, lambda step: format_count(round(step)))
 
 
-def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, unit: float, remote: bool) -> None:
+def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, remote: bool) -> None:
     """Draw a tier's bytes beyond those that every schedule needs, and its budget if it is near the peak."""
     resident, peak = float(held[0, 1]), float(held[:, 1].max()) - float(held[0, 1])
     budget = plan.goal.remote_bytes if remote else plan.goal.local_bytes or plan.profile.local_budget_bytes
     colour = style.PURPLE if remote else style.BLUE
     look: dict[str, Any] = {"color": colour, "alpha": 0.55, "linewidth": 0}
-    ax.fill_between(held[:, 0] / unit, 0, held[:, 1] - resident, **look)
+    ax.fill_between(held[:, 0], 0, held[:, 1] - resident, **look)
     top = max(1.0, peak)
     text = f"peak {format_bytes(peak + resident)}"
     if budget is not None and budget - resident <= 3 * top:

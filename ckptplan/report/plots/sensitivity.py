@@ -94,8 +94,7 @@ def _add_legend(figure: Figure, influences: list[Influence], note: str) -> None:
     ]
     if any(None in (change.below, change.above) for change in changes):
         entries.append(Patch(label="nothing fits", **style.NOTHING))
-    columns = 2 if style.find_width(figure) < PAGE.width else 4
-    figure.legend(handles=entries, loc="outside lower left", ncols=columns, title=note, alignment="left")
+    style.add_legend(figure, entries, title=note)
 
 
 def _draw_influence(influence: Influence, ax: Axes) -> None:

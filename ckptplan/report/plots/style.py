@@ -63,7 +63,7 @@ _STYLE: dict[str, Any] = {
     "axes.titley": 1.0,
     "grid.alpha": 0.12,
     "grid.color": "black",
-    "legend.frameon": False,
+    "legend.edgecolor": "none",
     "lines.linewidth": LINE_WIDTH,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -128,17 +128,14 @@ def set_title(ax: Axes, *lines: str, letter: float = 0.7, **look: Any) -> None:
     ax.set_title(wrap_lines(ax, *lines, letter=letter), **look)
 
 
-def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
-    """Put the legend between the title and the axes, in as many rows as its labels need."""
-    size, entries = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
-    # The width of each label with its sample and gap, and the room beside the tick labels of the axis.
-    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in entries]
-    room = 72 * find_width(ax) - 6 * size
-    columns = len(entries) if sum(widths) < room else max(1, int(room / max(widths)))
-    form: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
-    legend = ax.legend(handles=entries, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
-    legend.set_in_layout(False)
-    ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(entries) // columns) + 0.8 * size)
+def add_legend(place: Any, handles: Sequence[Artist], title: str = "") -> None:
+    """Put a legend below the panels of a figure, or into axes where it covers the least."""
+    # The width of each label with its sample and gaps, and the room in units of the size of the font.
+    widths = [0.55 * len(str(handle.get_label())) + 4 for handle in handles]
+    room = 72 * find_width(place) / mpl.rcParams["font.size"]
+    columns = len(handles) if sum(widths) < room else max(1, int(room / max(widths)))
+    location = "best" if isinstance(place, Axes) else "outside lower left"
+    place.legend(handles=handles, loc=location, ncols=columns, title=title, alignment="left")
 
 
 def draw_limit(ax: Axes, limit: float, text: str, side: str = "center") -> None:

@@ -56,7 +56,7 @@ def draw_sweep(result: SweepResult, place: Any) -> None:
         return
     style.set_title(ax, *sweep.title_sweep(result.sweep))
     if entries := draw_maps(result, [ax]):
-        style.add_legend(ax, entries)
+        style.add_legend(place, entries)
 
 
 def _draw_panels(result: SweepResult, figure: Figure, count: int) -> None:
@@ -69,7 +69,7 @@ def _draw_panels(result: SweepResult, figure: Figure, count: int) -> None:
     title = style.wrap_lines(figure, *sweep.title_sweep(result.sweep))
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     if entries := draw_maps(result, axes):
-        figure.legend(handles=entries, loc="outside lower left", ncols=min(4, len(entries)))
+        style.add_legend(figure, entries)
 
 
 def _draw_lines(result: SweepResult, ax: Axes) -> None:
