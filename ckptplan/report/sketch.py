@@ -1,8 +1,8 @@
 """Reduces the timeline of a schedule to a bounded number of bars and of values of each memory tier.
 
 Bars that are longer than an interval of the time axis stay as they are. Shorter bars of one kind become one bar
-for each interval, which spans the steps that they touch. The curve of memory keeps the first, last, least and
-greatest value of each interval, so that no peak is lost.
+for each interval, which spans the steps that they touch. The curve of memory keeps the least and the greatest
+value of each interval, so that no peak is lost.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class TimelineCollector:
         if interval is not None:
             bars = _merge_bars(bars, interval)
         if len(moments) > 8 * self._detail.intervals and end > 0:
-            moments = moments[_find_extremes(moments, end / self._detail.intervals)]
+            moments = _find_extremes(moments, end / self._detail.intervals)
         kinds = {kind: bars[bars[:, 0] == place, 1:] for place, kind in enumerate(BARS)}
         return Sketch(
             bars={kind: rows for kind, rows in kinds.items() if len(rows)},
@@ -135,32 +135,21 @@ def _list_spans(event: Event) -> list[tuple[int, int]]:
 
 def _merge_bars(bars: _Floats, interval: float) -> _Floats:
     """Merge the bars that are shorter than an interval, by interval and kind."""
-    kind, start, end = bars[:, 0], bars[:, 1], bars[:, 2]
-    short = end - start < interval
-    if not short.any():
-        return bars
-    merged, cell = bars[short], np.floor(start[short] / interval)
-    order = np.lexsort((kind[short], cell))
-    merged, cell = merged[order], cell[order]
-    # The indices where another interval or kind begins.
-    begins = np.flatnonzero(np.r_[True, (np.diff(cell) != 0) | (np.diff(merged[:, 0]) != 0)])
-    low = np.minimum.reduceat(np.minimum(merged[:, 3], merged[:, 4]), begins)
-    high = np.maximum.reduceat(np.maximum(merged[:, 3], merged[:, 4]), begins)
-    # Draw the kinds side by side within an interval.
-    middle = (cell[begins] + (merged[begins, 0] + 0.5) / len(BARS)) * interval
-    return np.vstack(
-        (np.column_stack((merged[begins, 0], middle, middle, low, np.maximum(high, low + 1))), bars[~short])
-    )
+    is_short = bars[:, 2] - bars[:, 1] < interval
+    # The position of a merged bar. The kinds stand side by side within an interval.
+    position = np.floor(bars[:, 1] / interval) * len(BARS) + bars[:, 0]
+    order = np.flatnonzero(is_short)[np.argsort(position[is_short], kind="stable")]
+    merged, position = bars[order], position[order]
+    begins = np.flatnonzero(np.diff(position, prepend=-1))
+    middle = (position[begins] + 0.5) / len(BARS) * interval
+    low = np.minimum.reduceat(merged[:, 3:].min(axis=1), begins)
+    high = np.maximum.reduceat(merged[:, 3:].max(axis=1), begins)
+    columns = (merged[begins, 0], middle, middle, low, np.maximum(high, low + 1))
+    return np.vstack((np.column_stack(columns), bars[~is_short]))
 
 
-def _find_extremes(moments: _Floats, interval: float) -> npt.NDArray[np.int64]:
-    """Return the indices of the first, last, least and greatest bytes of each interval, ascending."""
-    cell = np.floor(moments[:, 0] / interval)
-    begins = np.flatnonzero(np.r_[True, np.diff(cell) != 0])
-    ends = np.r_[begins[1:], len(moments)]
-    extremes = [
-        np.array([a + choose(moments[a:b, column]) for a, b in zip(begins, ends, strict=True)])
-        for column in (1, 2)
-        for choose in (np.argmin, np.argmax)
-    ]
-    return np.unique(np.concatenate([begins, ends - 1, *extremes]))
+def _find_extremes(moments: _Floats, interval: float) -> _Floats:
+    """Return the least bytes of each interval at its first moment, and the greatest ones at its last moment."""
+    begins = np.flatnonzero(np.diff(np.floor(moments[:, 0] / interval), prepend=-1))
+    extremes = [choose.reduceat(moments, begins) for choose in (np.minimum, np.maximum)]
+    return np.stack(extremes, axis=1).reshape(-1, 3)
