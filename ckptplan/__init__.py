@@ -120,6 +120,6 @@ def __dir__() -> list[str]:
 
 # The modules that show results are imported when a notebook or a caller asks for them.
 register_display(
-    show_as_html=lambda result: import_module("ckptplan.report").show_as_html(result),
+    show_as_html=lambda result: import_module("ckptplan.report.formats").show_as_html(result),
     plot=lambda result, target: import_module("ckptplan.report.plots").plot_result(result, target),
 )

@@ -143,7 +143,7 @@ def _write(view: View, output: OutputOptions) -> None:
         chosen = format_of_file(output.file) or chosen
 
     def list_blocks() -> Iterator[Block]:
-        from ckptplan.report.basis import count_basis, explain_basis
+        from ckptplan.report.fields import count_basis, explain_basis
 
         yield from view.blocks()
         yield from (explain_basis if output.basis else count_basis)(view.basis())

@@ -1,6 +1,7 @@
 """The parts that several reports have in common, for jobs and plans.
 
-These are fields of tables, cells of flat rows, members of documents, and the table of the local memory.
+These are fields of tables, cells of flat rows, members of documents, the table of the local memory, and the
+inputs of an estimate.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from ckptplan import units
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import find_memory
+from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, RegularPlan
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
+from ckptplan.planning.basis import collect_basis, find_unsourced
 from ckptplan.planning.intervals import describe_interval
 from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
+from ckptplan.planning.request import list_budgets
 from ckptplan.recursion.tree import OFFLOADED_STEPS
-from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.blocks import Block, Field, Paragraph, Table, make_facts
 from ckptplan.report.infeasible import format_reason
 from ckptplan.storage.plans import plan_document
 from ckptplan.strategies.protocol import CACHED_STEPS, Strategy
@@ -61,6 +66,8 @@ _FULL = 0.95
 _BAR = 24
 #: The fields of a workload for bytes outside checkpoints and tapes: resident bytes and workspace.
 _BESIDE_SCHEDULE = ("resident_bytes", "resident_bytes_per_step", "workspace_bytes")
+#: The kind of inputs without a source.
+_UNSOURCED = "yours, without a source"
 
 
 def list_plan_columns() -> tuple[str, ...]:
@@ -259,3 +266,29 @@ def list_warnings(plan: Plan) -> Iterator[Block]:
             f"calibrate measure them, or leave room with {Argument('headroom', '20%')}",
             style="warning",
         )
+
+
+def list_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> tuple[BasisEntry, ...]:
+    """Return the inputs of a study of a job. The budgets are the profile's unless the goal has a local one."""
+    budgeted = goal if goal.local_bytes is not None else goal.model_copy(update=list_budgets(profile))
+    return collect_basis(workload, profile, budgeted)
+
+
+def count_basis(entries: Sequence[BasisEntry]) -> Iterator[Block]:
+    """Yield 'Estimate basis: 8 of 17 inputs assumed; --basis lists all', or nothing without inputs."""
+    if entries:
+        assumed, yours = sum(entry.kind == "assumed" for entry in entries), len(find_unsourced(entries))
+        counts = f"{assumed} of {len(entries)} inputs assumed{f', {yours} without a source' if yours else ''}"
+        yield Paragraph(f"Estimate basis: {counts}; {Argument('basis', True)} lists all")
+
+
+def explain_basis(entries: Sequence[BasisEntry]) -> Iterator[Block]:
+    """Yield a table of the inputs of each kind with their origins."""
+    yours = find_unsourced(entries)
+    groups: dict[str, dict[str, list[str]]] = {}
+    for entry in (*(entry for entry in entries if entry not in yours), *yours):
+        kind = _UNSOURCED if entry in yours else entry.kind
+        groups.setdefault(kind, {}).setdefault(entry.field, []).append(entry.text)
+    for kind, origins in groups.items():
+        facts = {field: "; ".join(texts) for field, texts in origins.items()}
+        yield make_facts(facts, "caution" if kind in (_UNSOURCED, "assumed") else "", title=f"Inputs: {kind}")

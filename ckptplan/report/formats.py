@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckptplan.errors import CkptplanError
 from ckptplan.storage.files import replace_file
 from ckptplan.storage.tables import Row, csv_pieces
 from ckptplan.units import sizes_like
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block
     from ckptplan.report.picture import Chart
+
+#: The characters of a line in a notebook.
+_NOTEBOOK_WIDTH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,36 @@ def _import_function(path: str) -> Callable[..., Any]:
 def find_memory(result: Any) -> float | None:
     """Return the local memory of the job of a result in bytes, None if the result has no view."""
     return make_view(result).memory if has_view(result) else None
+
+
+def show_as_html(result: Any) -> str | None:
+    """Return a result as HTML for a notebook, None if it has no view. Text from files is escaped."""
+    from html import escape
+
+    from ckptplan.report.console import write_blocks
+
+    if not has_view(result):
+        return None
+    view = make_view(result)
+    with sizes_like(view.memory):
+        lines = write_blocks(view.list_blocks(), width=_NOTEBOOK_WIDTH).rstrip("\n")
+    table = f'<pre style="line-height: normal; overflow-x: auto">{escape(lines)}</pre>'
+    return table + _draw_as_html(result) if hasattr(result, "plot") else table
+
+
+def _draw_as_html(result: Any) -> str:
+    """Return the picture of a result as an HTML image, '' if it cannot be drawn."""
+    from base64 import b64encode
+
+    try:
+        drawn = result.plot()
+    except CkptplanError:
+        # The table says why nothing fits, or why the schedule is too long.
+        return ""
+    image = b64encode(drawn.get_figure(root=True)._repr_png_()).decode("ascii")
+    return (
+        f'<img alt="Picture of the result above" style="max-width: 100%" src="data:image/png;base64,{image}">'
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import Any
 from ckptplan.cost.case import Case
 from ckptplan.planning.optimize import parameter_columns
 from ckptplan.report import blocks
-from ckptplan.report.basis import list_basis
-from ckptplan.report.fields import format_cells, identify_job, list_memory, name_job
+from ckptplan.report.fields import format_cells, identify_job, list_basis, list_memory, name_job
 from ckptplan.report.formats import View
 from ckptplan.report.picture import Chart
 from ckptplan.storage.tables import Row, Rows

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from ckptplan.errors import InputError
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.report import fields
-from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
 from ckptplan.report.picture import Chart
@@ -80,7 +79,7 @@ class Summary:
     def list_basis(self) -> tuple[BasisEntry, ...]:
         """Return the inputs of all jobs of the sweep, each once, before the grid changes them."""
         jobs = product(self.sweep.workloads, self.sweep.profiles)
-        entries = (entry for job in jobs for entry in list_basis(*job, self.sweep.goal))
+        entries = (entry for job in jobs for entry in fields.list_basis(*job, self.sweep.goal))
         return tuple({(entry.field, entry.text): entry for entry in entries}.values())
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Block
-from ckptplan.report.fields import describe_plan
+from ckptplan.report.fields import describe_plan, explain_basis
 from ckptplan.report.formats import ShownPlan, View
 from ckptplan.report.picture import Chart
 from ckptplan.report.sketch import Detail, Sketch, TooLongToDraw, sketch_schedule
