@@ -63,8 +63,7 @@ def _draw(content: PaperFigure, figure: Figure, layout: list[list[int]]) -> None
         name: entry for ax in axes.values() for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)
     }
     budgets = dict.fromkeys(format_bytes(panel.budget_bytes) for panel in content.panels if _has_hollow(panel))
-    title = style.wrap_lines(figure, content.title, *(f"hollow: over {budget}" for budget in budgets))
-    figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
+    style.set_title(figure, content.title, *(f"hollow: over {budget}" for budget in budgets))
     style.add_legend(figure, [*entries.values()])
 
 

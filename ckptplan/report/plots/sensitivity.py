@@ -60,8 +60,7 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
         used[-1].tick_params(labelbottom=True)
     best = f"{study.best.strategy}, {format_seconds(study.best.seconds)}"
     head = f"Time of the best plan over each input; now: {best}"
-    title = style.wrap_lines(figure, head, name_job(study.workload, study.profile))
-    figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
+    style.set_title(figure, head, name_job(study.workload, study.profile))
     figure.supylabel("change of the time", size="medium")
     note = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
     _add_legend(figure, influences, style.wrap_lines(figure, note) if trifles else "")

@@ -123,9 +123,13 @@ def wrap_lines(place: Any, *lines: str, letter: float = 0.7) -> str:
     return "\n".join(parts).replace(NO_BREAK, " ")
 
 
-def set_title(ax: Axes, *lines: str, letter: float = 0.7, **look: Any) -> None:
-    """Set a title, with lines broken to fit the figure."""
-    ax.set_title(wrap_lines(ax, *lines, letter=letter), **look)
+def set_title(place: Any, *lines: str, letter: float = 0.7, **look: Any) -> None:
+    """Set the title of axes or of a figure of panels, with lines broken to fit."""
+    text = wrap_lines(place, *lines, letter=letter)
+    if isinstance(place, Axes):
+        place.set_title(text, **look)
+    else:
+        place.suptitle(text, x=0.01, ha="left", size="medium", weight="bold", **look)
 
 
 def add_legend(place: Any, handles: Sequence[Artist], title: str = "") -> None:
