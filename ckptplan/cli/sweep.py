@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+import ckptplan
 from ckptplan.cli import options
 from ckptplan.cli.command import Read
 from ckptplan.cli.options import JobOptions, WishOptions, count, option
 from ckptplan.cli.output import Basis, OutputFile, OutputOptions, PictureOptions, note, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
-from ckptplan.report.formats import make_view
 from ckptplan.storage.rows import RowFormat, is_stream, open_output
 from ckptplan.studies.shards import merge_parts, parse_shard
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ckptplan.report.sweep import Summary
     from ckptplan.storage.tables import Row
-    from ckptplan.studies.sweep import Sweep
+    from ckptplan.studies.sweep import Sweep, SweepResult
 
 
 def _read_engine(text: str) -> str:
@@ -97,18 +96,23 @@ def sweep(
     if shard is not None and chosen is None:
         raise InputError("writes a part of a sweep", field="--shard", accepted="-o FILE beside it, or --format")
     grid = _make_sweep(over or [], job, wishes, shard)
-    from ckptplan.report.sweep import Summary
+    from ckptplan.report.sweep import check_drawn, view_sweep
     from ckptplan.studies.workers import connect_to_dask
 
-    summary = Summary(grid, is_drawn=bool(picture.plot or picture.html))
+    is_drawn = bool(picture.plot or picture.html)
+    if is_drawn:
+        check_drawn(grid)
+    result = ckptplan.SweepResult(grid)
+    first_rows: list[Row] = []
+    view = view_sweep(result, first_rows, is_drawn=is_drawn)
     with nullcontext() if engine is None else connect_to_dask(engine) as executor:
-        plan = partial(_plan_rows, grid, jobs=jobs, executor=executor, summary=summary)
+        plan = partial(_plan_rows, result, first_rows, jobs=jobs, executor=executor, is_drawn=is_drawn)
         if chosen is not None:
-            _write_rows(grid, chosen, output or "-", plan, restart=restart, is_drawn=summary.is_drawn)
+            _write_rows(grid, chosen, output or "-", plan, restart=restart, is_drawn=is_drawn)
         else:
             plan(lambda _: None)
-            publish(make_view(summary), OutputOptions(basis=basis))
-    picture.draw(make_view(summary))
+            publish(view, OutputOptions(basis=basis))
+    picture.draw(view)
 
 
 def _make_sweep(over: list[str], job: JobOptions, wishes: WishOptions, shard: tuple[int, int] | None) -> Sweep:
@@ -143,33 +147,37 @@ def _choose_format(requested: RowFormat | None, output: str | None) -> RowFormat
 
 
 def _plan_rows(
-    sweep: Sweep,
+    result: SweepResult,
+    first_rows: list[Row],
     append: Callable[[list[Row]], object],
     *,
     jobs: int | None,
     executor: Executor | None,
-    summary: Summary,
+    is_drawn: bool,
     done: int = 0,
     to_stdout: bool = False,
 ) -> int:
     """Plan the rows from number ``done`` on, append them, and return how many of them have a plan.
 
-    If a picture is drawn, plan the earlier rows again, since the picture needs them, too.
+    The planned rows are also added to the result and, up to the length of a table, to its first rows. If a
+    picture is drawn, plan the earlier rows again, since the picture needs them, too.
     """
+    from ckptplan.report.sweep import MOST_IN_TABLE
     from ckptplan.studies.sweep import iterate_rows
 
-    first = position = 0 if summary.is_drawn else done
+    first, position, total = (0 if is_drawn else done), (0 if is_drawn else done), len(result.sweep)
     if first < done:
         note(f"planning {done:,} rows of the file again, for the picture or the page")
     fitting = 0
     with progress_bar("planning", beside_output=to_stdout) as progress:
-        for rows in iterate_rows(sweep, start=first, jobs=jobs, executor=executor):
-            summary.add(rows)
+        for rows in iterate_rows(result.sweep, start=first, jobs=jobs, executor=executor):
+            result.add(rows)
+            first_rows += rows[: MOST_IN_TABLE - len(first_rows)]
             new = rows[max(0, done - position) :]
             append(new)
             fitting += sum(bool(row["fits"]) for row in new)
             position += len(rows)
-            progress(position - first, len(sweep) - first)
+            progress(position - first, total - first)
     return fitting
 
 

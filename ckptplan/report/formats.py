@@ -76,7 +76,6 @@ _FUNCTIONS = {
     "ParetoFront": ("front.view_front", "plots.front.draw_front"),
     "Plan": ("plan.view_plan", "plots.schedule.draw_schedule"),
     "Sensitivity": ("sensitivity.view_sensitivity", "plots.sensitivity.draw_sensitivity"),
-    "Summary": ("sweep.view_sweep", ""),
     "SweepResult": ("", "plots.sweep.draw_sweep"),
     "Validation": ("validation.view_validation", ""),
     "Workload": ("inputs.view_workload", ""),

@@ -23,64 +23,36 @@ from ckptplan.studies.sweep import Sweep, SweepResult
 from ckptplan.units import format_bytes, format_count, format_percent
 from ckptplan.wording import Argument
 
-#: The number of rows shown on a console, and on a page. Other rows are only counted.
-MOST_ROWS, _MOST_IN_TABLE = 40, 1_000
+#: The number of rows shown on a console, and with a picture or on a page. Other rows are only counted.
+_MOST_ROWS, MOST_IN_TABLE = 40, 1_000
 
 
-class Summary:
-    """Collects rows with ``add``: keeps the first ones for a table, and all if a picture ``is_drawn``.
+def _describe_rows(result: SweepResult, rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    """Yield the first rows, the number of other rows, and how often each strategy is best."""
+    sweep, count = result.sweep, len(result.best)
+    # The title names a single workload or profile. Several ones get a column.
+    jobs = [Field(name) for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
+    axes = [
+        Field(axis.column, axis.name, right=True, show=partial(_show_value, axis)) for axis in sweep.grid.axes
+    ]
+    yield Table.of((*jobs, *axes, *fields.PLAN), rows, style=lambda row: "" if row["fits"] else "faint")
+    if count > len(rows):
+        hidden = f"{format_count(count - len(rows))} more rows"
+        yield Paragraph(f"{hidden}; {Argument('output', 'FILE.csv')} (or .jsonl, .parquet) writes all")
+    best = Counter(result.names[place] if place >= 0 else "nothing fits" for place in result.best)
+    shares = ", ".join(f"{name} {format_count(count)}" for name, count in best.most_common())
+    yield Paragraph(f"best of {format_count(count)}: {shares}")
+    if sweep.left_out:
+        names, reasons = ", ".join(sweep.left_out), "; ".join(dict.fromkeys(sweep.left_out.values()))
+        hidden = f"{Argument('strategies', 'all')} compares every strategy, slowly"
+        yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {hidden}", style="faint")
 
-    Raises InputError if a picture is wanted but cannot show the sweep.
-    """
 
-    def __init__(self, sweep: Sweep, *, is_drawn: bool = False) -> None:
-        if is_drawn:
-            check_drawn(sweep)
-        self.sweep = sweep
-        self.result = SweepResult(sweep) if is_drawn else None
-        self.shown: list[Mapping[str, Any]] = []
-        self.best: Counter[str] = Counter()
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether a picture or a page will show the sweep."""
-        return self.result is not None
-
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Collect the next rows."""
-        if self.result is not None:
-            self.result.add(rows)
-        self.best.update(row["strategy"] or "nothing fits" for row in rows)
-        most = MOST_ROWS if self.result is None else _MOST_IN_TABLE
-        self.shown += rows[: most - len(self.shown)]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the first rows, the number of other rows, and how often each strategy is best."""
-        sweep, count = self.sweep, self.best.total()
-        # The title names a single workload or profile. Several ones get a column.
-        jobs = [Field(name) for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
-        axes = [
-            Field(axis.column, axis.name, right=True, show=partial(_show_value, axis))
-            for axis in sweep.grid.axes
-        ]
-        yield Table.of(
-            (*jobs, *axes, *fields.PLAN), self.shown, style=lambda row: "" if row["fits"] else "faint"
-        )
-        if count > len(self.shown):
-            hidden = f"{format_count(count - len(self.shown))} more rows"
-            yield Paragraph(f"{hidden}; {Argument('output', 'FILE.csv')} (or .jsonl, .parquet) writes all")
-        shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
-        yield Paragraph(f"best of {format_count(count)}: {shares}")
-        if sweep.left_out:
-            names, reasons = ", ".join(sweep.left_out), "; ".join(dict.fromkeys(sweep.left_out.values()))
-            hidden = f"{Argument('strategies', 'all')} compares every strategy, slowly"
-            yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {hidden}", style="faint")
-
-    def list_basis(self) -> tuple[BasisEntry, ...]:
-        """Return the inputs of all jobs of the sweep, each once, before the grid changes them."""
-        jobs = product(self.sweep.workloads, self.sweep.profiles)
-        entries = (entry for job in jobs for entry in fields.list_basis(*job, self.sweep.goal))
-        return tuple({(entry.field, entry.text): entry for entry in entries}.values())
+def _list_basis(sweep: Sweep) -> tuple[BasisEntry, ...]:
+    """Return the inputs of all jobs of a sweep, each once, before the grid changes them."""
+    jobs = product(sweep.workloads, sweep.profiles)
+    entries = (entry for job in jobs for entry in fields.list_basis(*job, sweep.goal))
+    return tuple({(entry.field, entry.text): entry for entry in entries}.values())
 
 
 def _show_value(axis: Axis, row: Mapping[str, Any]) -> str:
@@ -193,17 +165,16 @@ def title_sweep(sweep: Sweep) -> tuple[str, str]:
     return f"{quantity} by {names}", ", ".join([f"{workloads} on {profiles}", *fixed])
 
 
-def view_sweep(summary: Summary) -> View:
-    """Return the view of a sweep whose rows were added: a table of the first rows, and a picture of all."""
-    title, job = title_sweep(summary.sweep)
+def view_sweep(result: SweepResult, rows: Sequence[Mapping[str, Any]], *, is_drawn: bool) -> View:
+    """Return the view of a sweep: a table of its first rows, and a picture of all if it ``is_drawn``."""
+    title, job = title_sweep(result.sweep)
     caption = "Where nothing fits, the picture is hatched; names are those of the best strategies."
-    result = summary.result
     return View(
         kind="sweep",
         heading="Sweep",
         title=job,
-        memory=summary.sweep.profiles[0].local_bytes,
-        blocks=summary.blocks,
-        basis=summary.list_basis,
-        chart=lambda: None if result is None else Chart(result=result, caption=f"{title}. {caption}"),
+        memory=result.sweep.profiles[0].local_bytes,
+        blocks=lambda: _describe_rows(result, rows[: MOST_IN_TABLE if is_drawn else _MOST_ROWS]),
+        basis=lambda: _list_basis(result.sweep),
+        chart=lambda: Chart(result=result, caption=f"{title}. {caption}") if is_drawn else None,
     )
