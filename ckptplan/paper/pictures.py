@@ -19,7 +19,7 @@ from ckptplan.paper.figures import Panel, PaperFigure
 from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import make_figure, set_height
-from ckptplan.report.plots.style import set_round_ticks
+from ckptplan.report.plots.style import set_ticks
 from ckptplan.units import format_bytes
 
 #: The label of each axis, and its unit in SI base units or bytes.
@@ -130,11 +130,11 @@ def _set_scales(panel: Panel, ax: Axes, y: list[float]) -> None:
         ax.set_ylim(0, top if panel.y == "seconds" else 1.2 * panel.budget_bytes / 1024)
         return
     ax.set_xscale("log")
-    set_round_ticks(ax.xaxis, [4.0**power for power in range(10)], _COUNT)
+    set_ticks(ax.xaxis, [4.0**power for power in range(10)], _COUNT)
     if panel.y == "seconds":
         ax.set_yscale("log")
         ax.set_ylim(min(y) / 1.1, max(y) * 1.1)
         ticks = [step * 10.0**power for power in range(4) for step in (1, 1.5, 2, 3, 4, 5, 7)]
-        set_round_ticks(ax.yaxis, ticks, _COUNT)
+        set_ticks(ax.yaxis, ticks, _COUNT)
     else:
         ax.set_ylim(0.95 * min(y), top)

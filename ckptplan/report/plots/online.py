@@ -9,7 +9,7 @@ import numpy as np
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import take_axes
 from ckptplan.report.plots.labels import Labels
-from ckptplan.report.plots.style import set_round_ticks
+from ckptplan.report.plots.style import set_ticks
 from ckptplan.studies.online import OnlineFactors
 from ckptplan.units import format_count
 
@@ -28,7 +28,7 @@ def draw_online(factors: OnlineFactors, place: Any) -> None:
     ax.set_xscale("log")
     ax.set_xlim(max(0.9, 0.9 * steps[0]), 1.1 * steps[-1])
     ax.set_ylim(min(1.0, float(all_factors.min())) - room, float(all_factors.max()) + room)
-    set_round_ticks(ax.xaxis, [10.0**power for power in range(13)], lambda value: format_count(round(value)))
+    set_ticks(ax.xaxis, [10.0**power for power in range(13)], lambda value: format_count(round(value)))
     ax.axhline(1.0, color="black", linewidth=0.8)
     ax.set_xlabel("T, time steps")
     ax.set_ylabel("factor (1: T is known)")

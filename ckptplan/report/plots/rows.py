@@ -21,7 +21,7 @@ from ckptplan.report.machines import name_time
 from ckptplan.report.numbers import format_price
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import set_height, take_axes
-from ckptplan.report.plots.style import ROUND_SECONDS, set_round_ticks
+from ckptplan.report.plots.style import ROUND_SECONDS, set_ticks
 from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.studies.machines import Machine, MachineComparison
@@ -95,7 +95,7 @@ def draw_machines(comparison: MachineComparison, place: Any) -> None:
     run = f", {format_count(batches)} batches" if batches > 1 else ""
     style.set_title(ax, f"{workload.name}, T = {format_count(workload.steps)} time steps{run}")
     _draw_rows(rows, ax, limit=deadline, label=f"deadline: {format_duration(deadline or 0)}")
-    set_round_ticks(ax.xaxis, ROUND_SECONDS, format_duration)
+    set_ticks(ax.xaxis, ROUND_SECONDS, format_duration)
 
 
 def _name_machine(machine: Machine) -> str:
@@ -120,7 +120,7 @@ def draw_largest(values: LargestValues, place: Any) -> None:
     rounds = [
         factor * 10.0**power for power in range(13) for factor in ((1, 2, 5) if high < 100 * low else (1,))
     ]
-    set_round_ticks(ax.xaxis, rounds, lambda value: format_count(round(value)))
+    set_ticks(ax.xaxis, rounds, lambda value: format_count(round(value)))
 
 
 def _describe_reach(reach: Reach) -> str:

@@ -186,19 +186,21 @@ def set_share_axis(axis: Axis) -> None:
     format_axis(axis, lambda share: f"{100 * share:+.6g} %" if abs(share) > 1e-12 else "0 %")
 
 
-def set_ticks(axis: Axis, values: Sequence[float], label: Callable[[int], str]) -> None:
-    """Set ticks at values, or at every n-th value if the texts would overlap. ``label`` takes the index.
+def set_ticks(axis: Axis, values: Sequence[float], show: Callable[[Any], str]) -> None:
+    """Set ticks at the values within the limits of an axis, or at every n-th if the texts would overlap.
 
-    Set the limits and the scale of the axis first.
+    ``show`` returns the text of a value. Set the limits and the scale of the axis first.
     """
+    ends = sorted(axis.get_view_interval())
+    within = [value for value in values if ends[0] <= value <= ends[1]]
+    chosen = within[:: 1 + len(within) // _MOST_TICKS]
+    labels = [show(value) for value in chosen]
     box, across = axis.axes.get_window_extent(), axis is axis.axes.xaxis
     length, text = (
         (box.width if across else box.height),
         float(axis.label.get_fontsize()) * count_dots(axis.axes),
     )
     low, high = axis.get_transform().transform(np.array(axis.get_view_interval(), dtype=float))
-    candidates = range(0, len(values), 1 + len(values) // _MOST_TICKS)
-    chosen, labels = [values[place] for place in candidates], [label(place) for place in candidates]
     places = axis.get_transform().transform(np.array(chosen, dtype=float)) * length / abs(high - low)
     needed = np.array([(0.62 * len(name) + 0.8 if across else 1.3) * text for name in labels])
     step = 1
@@ -206,13 +208,6 @@ def set_ticks(axis: Axis, values: Sequence[float], label: Callable[[int], str]) 
         step += 1
     axis.set_ticks(chosen[::step], labels[::step])
     axis.set_ticks([], minor=True)
-
-
-def set_round_ticks(axis: Axis, values: Sequence[float], show: Callable[[Any], str]) -> None:
-    """Set ticks at the round values that lie within the limits of an axis."""
-    low, high = sorted(axis.get_view_interval())
-    within = [value for value in values if low <= value <= high]
-    set_ticks(axis, within, lambda place: show(within[place]))
 
 
 def count_dots(ax: Any) -> float:

@@ -89,7 +89,8 @@ def _draw_lines(result: SweepResult, ax: Axes) -> None:
     edges = _find_edges(np.log(x) if is_wide else x)
     edges = np.exp(edges) if is_wide else edges
     ax.set_xlim(edges[0], edges[-1])
-    set_ticks(ax.xaxis, x.tolist(), lambda place: axis.kind.show(values[order[place]]))
+    texts_of_values = {place: axis.kind.show(values[n]) for place, n in zip(x.tolist(), order, strict=True)}
+    set_ticks(ax.xaxis, [*texts_of_values], texts_of_values.__getitem__)
     ax.set_xlabel(axis.name)
     _set_values(result, ax, count=len(planes))
     nowhere = [plane.name for plane in planes if not plane.fits and plane.name]
