@@ -68,7 +68,7 @@ class View:
 #: The functions that describe and draw a type of results, each with its module; '' if there is none.
 _FUNCTIONS = {
     "Calibrated": ("calibration.view_calibration", ""),
-    "Compared": ("plan.view_comparison", ""),
+    "Compared": ("plan.view_comparison", "plots.rows.draw_strategies"),
     "HardwareProfile": ("inputs.view_profile", ""),
     "LargestValues": ("largest.view_largest", "plots.rows.draw_largest"),
     "MachineComparison": ("machines.view_machines", "plots.rows.draw_machines"),
@@ -79,8 +79,6 @@ _FUNCTIONS = {
     "SweepResult": ("", "plots.sweep.draw_sweep"),
     "Validation": ("validation.view_validation", ""),
     "Workload": ("inputs.view_workload", ""),
-    # The best plan of each strategy.
-    "list": ("", "plots.rows.draw_strategies"),
 }
 
 

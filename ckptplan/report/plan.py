@@ -47,7 +47,7 @@ def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched:
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
-        chart=lambda: chart_strategies(list_plans(compared())),
+        chart=lambda: _chart_strategies(compared()),
         plans=lambda: [ShownPlan(label=f"{plan.strategy}, the plan of this page", plan=plan, first=True)],
     )
 
@@ -145,8 +145,7 @@ def view_comparison(results: Compared, *, regret: bool = False) -> View:
             ],
         ),
         basis=lambda: () if best is None else best.estimate_basis,
-        # Draw one plan of each schedule: strategies with the same schedule would have the same dots.
-        chart=lambda: chart_strategies([group[0] for group in group_same_schedules(plans)]),
+        chart=lambda: _chart_strategies(results),
         plans=lambda: [ShownPlan(label=plan.strategy, plan=plan, first=plan is best) for plan in plans],
     )
 
@@ -231,7 +230,7 @@ def _describe_proof(plan: Plan) -> str:
     return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of the least possible time"
 
 
-def chart_strategies(plans: list[Plan]) -> Chart | None:
-    """Return the chart of plans of several strategies in their order, None if there is no plan."""
+def _chart_strategies(results: Results) -> Chart | None:
+    """Return the chart of the plans of several strategies in their order, None if there is no plan."""
     caption = "The best plan of each strategy; the plan to run comes first."
-    return Chart(result=plans, caption=caption) if plans else None
+    return Chart(result=results, caption=caption) if list_plans(results) else None

@@ -13,12 +13,13 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import group_same_schedules
 from ckptplan.report.fields import describe_plan, find_budget
 from ckptplan.report.infeasible import format_reason
 from ckptplan.report.largest import describe_limit, view_largest
 from ckptplan.report.machines import name_time
 from ckptplan.report.numbers import format_price
+from ckptplan.report.plan import Results, list_plans
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import set_height, take_axes
 from ckptplan.report.plots.style import ROUND_SECONDS, set_ticks
@@ -132,8 +133,10 @@ def _describe_reach(reach: Reach) -> str:
     return format_reason(lack.binding, lack.need) if lack else limit
 
 
-def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
+def draw_strategies(results: Results, figure: Figure) -> None:
     """Draw a row for each plan, the first one on top: time over base at the left, local memory at the right."""
+    # Strategies with the same schedule would have the same dots.
+    plans = [group[0] for group in group_same_schedules(list_plans(results))]
     set_height(figure, 0.8 + 0.22 * len(plans))
     times, sizes = figure.subplots(1, 2, sharey=True)
     times.set_xlabel("time over plain backpropagation")
