@@ -45,8 +45,8 @@ def render_page(*views: View, command: str = "") -> str:
                 sections=[*sections, *([_make_section(origins, shown)] if basis else [])],
                 command=command,
                 version=__version__,
-                style=_as_is(_asset("page.css")),
-                script=_as_is(script),
+                style=_asset("page.css"),
+                script=script,
                 policy=_make_policy(script),
                 draw=_draw_chart,
             )
@@ -67,10 +67,10 @@ def _make_section(view: View, shown: set[Block]) -> dict[str, Any]:
     return {**section, "plans": _show_plans(plans), "blocks": blocks}
 
 
-def _draw_chart(chart: Chart, name: str) -> Any:
+def _draw_chart(chart: Chart, name: str) -> str:
     from ckptplan.report.plots.svg import make_page_svg
 
-    return _as_is(make_page_svg(chart.draw(), name))
+    return make_page_svg(chart.draw(), name)
 
 
 def _make_policy(script: str) -> str:
@@ -82,12 +82,6 @@ def _make_policy(script: str) -> str:
 @cache
 def _asset(name: str) -> str:
     return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _as_is(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)  # noqa: S704 - our own files, and SVG whose texts ElementTree escaped
 
 
 @cache
@@ -140,7 +134,7 @@ def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int
         return "", f"The schedule is too long to be drawn here: {error.message}.", error.most
     except (IllegalAction, InputError) as error:
         return "", f"There is no schedule: {error}", 0
-    svg = _as_is(make_page_svg(make_picture(plan, sketch=sketch), name))
+    svg = make_page_svg(make_picture(plan, sketch=sketch), name)
     return svg, _describe_sketch(sketch), sketch.actions
 
 
