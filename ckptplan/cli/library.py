@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.command import Read, Written
+from ckptplan.cli.command import Read, Written, option_of
 from ckptplan.cli.measure import CellName, CellOptions, name_content, write_counted
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatOption, OutputOptions, note, publish
@@ -197,31 +197,22 @@ def _check_terminal(field: str, problem: str, accepted: str) -> None:
         raise InputError(problem, field=field, accepted=accepted)
 
 
-def _ask(questions: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    """Return the answers to questions on the terminal, each of the type of its proposed answer."""
-    return {
-        field: typer.prompt(question, default=answer, err=True)
-        for field, (question, answer) in questions.items()
-    }
+def _ask(group: type[Any], proposed: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask on the terminal for options of a group, and return the answers in the types of the proposed ones."""
+    hints = get_type_hints(group, include_extras=True)
+    questions = {field: f"{option_of(field)}: {get_args(hints[field])[1].help}" for field in proposed}
+    return {field: typer.prompt(questions[field], default=proposed[field], err=True) for field in proposed}
 
 
 def _ask_for_network(given: NetworkOptions) -> NetworkOptions:
     """Ask on a terminal for the kind and sizes of a network. Raises InputError if there is no terminal."""
     names = ", ".join(get_args(Kind))
     _check_terminal("--kind", "is missing: name a kind of network, or a cell with --cell", names)
-    chosen = _ask({"kind": (f"Kind of network ({names})", "gru")})
-    has_images = chosen["kind"] == "convlstm"
-    images = {"height": ("Rows of an image", 64), "width": ("Columns of an image", 64)}
-    questions = {
-        "inputs": ("Input channels", 1) if has_images else ("Inputs per step", given.inputs),
-        "neurons": ("Channels of all layers" if has_images else "Neurons of all layers", given.neurons),
-        "batch": ("Samples per batch", given.batch),
-        "steps": ("Time steps T", given.steps),
-        "layers": ("Layers", given.layers),
-        **(images if has_images else {}),
-        "profile": ("Machine for the estimate of times", str(given.profile)),
-    }
-    return replace(given, **chosen, **_ask(questions))
+    chosen = _ask(NetworkOptions, {"kind": "gru"})
+    sizes = ("inputs", "neurons", "batch", "steps", "layers")
+    images = {"inputs": 1, "height": 64, "width": 64} if chosen["kind"] == "convlstm" else {}
+    proposed = {**{name: getattr(given, name) for name in sizes}, **images, "profile": str(given.profile)}
+    return replace(given, **chosen, **_ask(NetworkOptions, proposed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,16 +235,16 @@ class ProfileNumbers:
     price_per_hour: Annotated[float | None, option("NUMBER", "Price of an hour.")] = None
 
 
-#: The questions on a terminal, each with the proposed answer.
-_QUESTIONS = {
-    "local_bytes": ("Local memory of one unit", "24 GB"),
-    "remote_bytes": ("Remote memory in all, 'unbounded' or 0", "unbounded"),
-    "write_bytes_per_second": ("Rate from local to remote memory", "12 GB/s"),
-    "read_bytes_per_second": ("Rate from remote to local memory", "12 GB/s"),
-    "latency_seconds": ("Time to start a message", "10 us"),
-    "float32_flops_per_second": ("Peak rate in float32", "20 TFLOP/s"),
-    "local_bytes_per_second": ("Peak rate of local memory", "1 TB/s"),
-    "launch_seconds": ("Time to start a kernel", "5 us"),
+#: The numbers that the program asks for on a terminal, each with the proposed answer.
+_PROPOSED = {
+    "local_bytes": "24 GB",
+    "remote_bytes": "unbounded",
+    "write_bytes_per_second": "12 GB/s",
+    "read_bytes_per_second": "12 GB/s",
+    "latency_seconds": "10 us",
+    "float32_flops_per_second": "20 TFLOP/s",
+    "local_bytes_per_second": "1 TB/s",
+    "launch_seconds": "5 us",
 }
 
 
@@ -295,7 +286,8 @@ def new_profiles(
     else:
         if numbers.local_bytes is None:
             _check_terminal("--local-bytes", "is missing", "a size, as '24 GB', or another profile with --like")
-            given |= _ask({field: question for field, question in _QUESTIONS.items() if field not in given})
+            missing = {field: answer for field, answer in _PROPOSED.items() if field not in given}
+            given |= _ask(ProfileNumbers, missing)
         new_profile = HardwareProfile(**given, sources=sources)
     head = _PROFILE_HEAD.format(file=Path(output).name)
     write_text(output, commented_text(new_profile, head=head))
