@@ -20,6 +20,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
 from ckptplan.report.numbers import NO_BREAK, keep_numbers
@@ -134,10 +135,12 @@ def set_title(place: Any, *lines: str, letter: float = 0.7, **look: Any) -> None
 
 def add_legend(place: Any, handles: Sequence[Artist], title: str = "") -> None:
     """Put a legend below the panels of a figure, or into axes where it covers the least."""
-    # The width of each label with its sample and gaps, and the room in units of the size of the font.
-    widths = [0.55 * len(str(handle.get_label())) + 4 for handle in handles]
+    # The width of each label with its sample and gaps, and the room, in units of the size of the font.
+    widths = [TextPath((0, 0), str(handle.get_label()), size=1).get_extents().width + 5 for handle in handles]
     room = 72 * find_width(place) / mpl.rcParams["font.size"]
-    columns = len(handles) if sum(widths) < room else max(1, int(room / max(widths)))
+    # For one row, two rows and so on: the columns into which matplotlib splits the entries.
+    layouts = (np.array_split(widths, ceil(len(widths) / (1 + rows))) for rows in range(len(widths)))
+    columns = next((len(parts) for parts in layouts if sum(map(max, parts)) < room), 1)
     location = "best" if isinstance(place, Axes) else "outside lower left"
     place.legend(handles=handles, loc=location, ncols=columns, title=title, alignment="left")
 
