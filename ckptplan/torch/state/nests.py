@@ -136,56 +136,28 @@ def overwrite(tensor: Tensor, content: Tensor, version: int) -> None:
 
 
 class _PartsNest(Nest):
-    """A value that consists of parts."""
+    """A tuple, a list, a deque, a dict or an object: its elements, and then its attributes.
 
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        self.parts: tuple[Nest, ...] = ()
-
-    def release(self, released: set[int]) -> None:
-        if id(self) not in released:
-            released.add(id(self))
-            for part in self.parts:
-                part.release(released)
-
-
-class _TupleNest(_PartsNest):
-    """A tuple. Filling always makes a new tuple, so that the nest needs only the class."""
-
-    __slots__ = ("kind",)
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
-        if id(self) not in filled:
-            parts, kind = [part.fill(leaves, filled, fresh) for part in self.parts], self.kind
-            is_named = hasattr(kind, "_fields")
-            filled[id(self)] = tuple(parts) if kind is tuple else kind(*parts) if is_named else kind(parts)
-        return filled[id(self)]
-
-    def describe(self) -> Any:
-        return self.kind, [part.describe() for part in self.parts]
-
-
-class _ContainerNest(_PartsNest):
-    """A list, a deque, a dict or an object: its elements, and then its attributes.
-
+    ``container`` is the value, or only its class if it is a tuple, of which filling always makes a new one.
     ``keys`` are the keys of a dict, None without keys. ``names`` are the names of the attributes.
     """
 
-    __slots__ = ("container", "keys", "names")
+    __slots__ = ("container", "keys", "names", "parts")
 
-    def __init__(self, container: Any) -> None:
-        super().__init__()
-        self.container = container
-        self.keys = tuple(container) if isinstance(container, dict) else None
-        self.names = list_attributes(container)
+    def __init__(self, value: Any) -> None:
+        is_tuple = isinstance(value, tuple)
+        self.container: Any = value.__class__ if is_tuple else value
+        self.keys = tuple(value) if isinstance(value, dict) else None
+        self.names = () if is_tuple else list_attributes(value)
+        self.parts: tuple[Nest, ...] = ()
 
     def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
         if id(self) in filled:
+            return filled[id(self)]
+        if isinstance(self.container, type):
+            parts, kind = [part.fill(leaves, filled, fresh) for part in self.parts], self.container
+            is_named = hasattr(kind, "_fields")
+            filled[id(self)] = tuple(parts) if kind is tuple else kind(*parts) if is_named else kind(parts)
             return filled[id(self)]
         container = filled[id(self)] = self._make_empty() if fresh else self.container
         parts = [part.fill(leaves, filled, fresh) for part in self.parts]
@@ -201,12 +173,17 @@ class _ContainerNest(_PartsNest):
         return container
 
     def describe(self) -> Any:
-        return type(self.container), [part.describe() for part in self.parts]
+        kind = self.container if isinstance(self.container, type) else type(self.container)
+        return kind, [part.describe() for part in self.parts]
 
     def release(self, released: set[int]) -> None:
-        if id(self) not in released:
+        if id(self) in released:
+            return
+        released.add(id(self))
+        if not isinstance(self.container, type):
             self.container = self._make_empty()
-        super().release(released)
+        for part in self.parts:
+            part.release(released)
 
     def _make_empty(self) -> Any:
         """Return an empty container, or an object without attributes, of the same kind."""
@@ -423,15 +400,11 @@ def _find_base(kind: Any) -> type | None:
 
 
 def _open_parts(value: Any, leaves: list[Tensor], memo: NestMemo) -> None:
-    nest: _TupleNest | _ContainerNest
-    if isinstance(value, tuple):
-        nest, parts = _TupleNest(value.__class__), list(value)
-    else:
-        nest = _ContainerNest(value)
-        elements = value.values() if isinstance(value, dict) else value if isinstance(value, CONTAINERS) else ()
-        parts = [*elements, *(getattr(value, name) for name in nest.names)]
     # A part may refer to the value.
-    memo[id(value)] = nest
+    nest = memo[id(value)] = _PartsNest(value)
+    is_nest = isinstance(value, (tuple, *CONTAINERS))
+    elements = value.values() if isinstance(value, dict) else value if is_nest else ()
+    parts = [*elements, *(getattr(value, name) for name in nest.names)]
     nest.parts = tuple([open_nest(part, leaves, memo) for part in parts])
 
 
