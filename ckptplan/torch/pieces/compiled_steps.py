@@ -21,7 +21,7 @@ from ckptplan.torch.pieces.inputs import PieceLoss
 from ckptplan.torch.run.gradients import Gradient
 from ckptplan.torch.run.outputs import SummedLoss, check_scalar
 from ckptplan.torch.run.steps import Cell, Steps, Tape, check_result
-from ckptplan.torch.state.nests import Nest, fill, flatten, stack
+from ckptplan.torch.state.nests import Nest, fill, flatten, stack, unstack
 
 #: Added to the number of a step.
 SHIFT = 2
@@ -91,10 +91,9 @@ class PieceCell:
 
     def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
         """Take a piece."""
-        leaves, nest = flatten(inputs)
         outputs = []
-        for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
-            state, output = check_result(self.cell(state, fill(nest, parts)))
+        for x in unstack(*flatten(inputs)):
+            state, output = check_result(self.cell(state, x))
             outputs.append(output)
         return state, stack(outputs)
 
@@ -169,9 +168,9 @@ class CompiledSteps(Steps):
             piece.failure = error
             return None
         is_new = start >= self.frontier
-        return self._take(values, start, stop, is_new=is_new) if is_new or records else []
+        return self._take(values, start, is_new=is_new) if is_new or records else []
 
-    def _take(self, values: Any, start: int, stop: int, *, is_new: bool) -> list[Tensor]:
+    def _take(self, values: Any, start: int, *, is_new: bool) -> list[Tensor]:
         """Give the results of a piece to the outputs; return the terms through which gradients enter."""
         if self._piece.product != "outputs":
             # One term for each step of the plan, or for the whole piece.
@@ -179,13 +178,7 @@ class CompiledSteps(Steps):
             return [values.sum()] if is_whole else list(values.unbind(0))
         if self._has_pieces:
             return list(self.outputs.take(start, values, is_new=is_new))
-        leaves, nest = flatten(values)
-        terms: list[Tensor] = []
-        for step, parts in enumerate(zip(*(leaf.unbind(0) for leaf in leaves), strict=True), start):
-            terms += self.outputs.take(step, fill(nest, parts), is_new=is_new)
-        if isinstance(self.outputs, SummedLoss) and self.outputs.chunk_loss is not None:
-            terms += self.outputs.flush(stop)
-        return terms
+        return self.outputs.take_stacked(start, values, is_new=is_new)
 
     def reverse(self, tape: Tape, incoming: Sequence[Gradient]) -> None:
         super().reverse(tape, incoming)

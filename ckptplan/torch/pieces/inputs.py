@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ckptplan.torch.run.inputs import Inputs, detach_inputs
-from ckptplan.torch.state.nests import Nest, fill, flatten
+from ckptplan.torch.state.nests import Nest, fill, flatten, unstack
 
 
 class PieceInputs(Inputs):
@@ -100,9 +100,8 @@ class PieceLoss:
         start = piece * self.length
         if not self.is_of_steps:
             return self.loss(start, outputs)
-        leaves, nest = flatten(outputs)
-        steps = (fill(nest, parts) for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True))
-        return torch.stack([self.loss(step, output) for step, output in enumerate(steps, start)]).sum()
+        steps = enumerate(unstack(*flatten(outputs)), start)
+        return torch.stack([self.loss(step, output) for step, output in steps]).sum()
 
 
 def reverse_each(sizes: Tensor) -> Tensor:

@@ -313,7 +313,7 @@ class ChunkSteps(Steps):
                 last = min(stop, first + self._working)
                 part = outputs.part(first - start, last - start)
                 drawn = [(holder, holder.read()) for holder in self._generators]
-                values = self._take(self._read_outputs(part), (first, last), is_new=True)
+                values = self.outputs.take_stacked(first, self._read_outputs(part), is_new=True)
                 if any(holder.list_changes(before, holder.read()) for holder, before in drawn):
                     raise InputError(
                         f"draws random numbers, and {type(self.cell).__name__} has its losses "
@@ -331,16 +331,6 @@ class ChunkSteps(Steps):
     def _read_outputs(self, saved: Any) -> Any:
         with self._without_autograd():
             return self._sequence_cell.dense(saved)
-
-    def _take(self, outputs: Any, cut: _Cut, *, is_new: bool) -> list[Tensor]:
-        """Return the terms of the outputs of the steps of a cut; ``outputs`` have time first."""
-        leaves, nest = flatten(outputs)
-        terms: list[Tensor] = []
-        for step, parts in enumerate(zip(*(leaf.unbind(0) for leaf in leaves), strict=True), cut[0]):
-            terms += self.outputs.take(step, fill(nest, parts), is_new=is_new)
-        if isinstance(self.outputs, SummedLoss) and self.outputs.chunk_loss is not None:
-            terms += self.outputs.flush(cut[1])
-        return terms
 
     @property
     def compares_terms(self) -> bool:
@@ -429,7 +419,7 @@ class ChunkSteps(Steps):
         leaves, nest = flatten(self._read_outputs(self._log.cut(*cut)))
         leaves = [leaf.detach().requires_grad_(is_differentiable(leaf)) for leaf in leaves]
         with torch.enable_grad(), self._context.enter():
-            terms = self._take(fill(nest, leaves), cut, is_new=False)
+            terms = self.outputs.take_stacked(cut[0], fill(nest, leaves), is_new=False)
         if isinstance(self.outputs, SummedLoss) and terms:
             values = torch.stack([term.detach() for term in terms]).double()
             self.recomputed_loss += float(values.sum())

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.torch.state.nests import LEAF, Nest, fill, flatten
+from ckptplan.torch.state.nests import LEAF, Nest, fill, flatten, unstack
 
 #: The value of ``Inputs.cut_steps`` without a limit of memory.
 CUT_STEPS = 64
@@ -106,15 +106,8 @@ class Inputs:
         return torch.cat(tuple(outputs))
 
     def iterate(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> Iterator[Any]:
-        """Yield the input of each step from the leaves and the nest that ``cut`` returned for these steps.
-
-        The tensors are unbound at once: an index would give each step a gradient as large as the whole piece.
-        """
-        if nest is LEAF:
-            yield from leaves[0].unbind(0)
-            return
-        for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
-            yield fill(nest, parts)
+        """Return the input of each step from the leaves and the nest that ``cut`` returned for these steps."""
+        return unstack(leaves, nest)
 
     def iterate_all(self) -> Iterator[Any]:
         """Yield the input of each step of the whole sequence, within its graph."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.run.inputs import Inputs
-from ckptplan.torch.state.nests import LEAF, Nest, flatten, is_differentiable, stack
+from ckptplan.torch.state.nests import LEAF, Nest, flatten, is_differentiable, stack, unstack
 
 #: How many outputs a ``chunk_loss`` gets at a time. Runs are cut at multiples of this number.
 RUN_STEPS = 16
@@ -32,6 +32,18 @@ class Outputs:
     def take(self, step: int, output: Any, *, is_new: bool) -> Sequence[Tensor]:
         """Take the output of a step; return the tensors through which gradients enter (terms)."""
         raise NotImplementedError
+
+    def take_stacked(self, start: int, outputs: Any, *, is_new: bool) -> list[Tensor]:
+        """Take the outputs of the steps from ``start`` on, stacked over time; return all of their terms."""
+        terms: list[Tensor] = []
+        stop = start
+        for stop, output in enumerate(unstack(*flatten(outputs)), start + 1):
+            terms += self.take(stop - 1, output, is_new=is_new)
+        return [*terms, *self.flush(stop)]
+
+    def flush(self, stop: int) -> Sequence[Tensor]:
+        """Return the loss of the outputs that wait for a ``chunk_loss``; they end before step ``stop``."""
+        return ()
 
     def add(self, terms: Sequence[Tensor]) -> None:
         """Add the losses of steps that ran for the first time to the result."""
@@ -128,7 +140,6 @@ class SummedLoss(Outputs):
         return self.flush(step + 1) if (step + 1) % self._run_steps == 0 else ()
 
     def flush(self, stop: int) -> Sequence[Tensor]:
-        """Return the loss of the outputs that wait for a ``chunk_loss``; they end before step ``stop``."""
         outputs, self._waiting = self._waiting, []
         if not outputs or self.chunk_loss is None:
             return ()

@@ -312,9 +312,7 @@ class Steps:
                 self._drop_leftover_graph()
                 state = passed.value
         passed.value = state
-        if isinstance(self.outputs, SummedLoss) and self.outputs.chunk_loss is not None:
-            terms += self.outputs.flush(stop)
-        return terms
+        return [*terms, *self.outputs.flush(stop)]
 
     def _drop_leftover_graph(self) -> None:
         """Drop the graph that a step left, which would keep the graphs of all earlier steps alive."""

@@ -458,6 +458,18 @@ def stack(values: Sequence[Any]) -> Any:
     return fill(flat[0][1], [torch.stack(group) for group in zip(*(leaves for leaves, _ in flat), strict=True)])
 
 
+def unstack(leaves: Sequence[Tensor], nest: Nest) -> Iterator[Any]:
+    """Yield the value of each step, from the nest of a value and its tensors with time as the first axis.
+
+    The tensors are unbound at once: an index would give each step a gradient as large as the whole tensor.
+    """
+    if nest is LEAF:
+        yield from leaves[0].unbind(0)
+        return
+    for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
+        yield fill(nest, parts)
+
+
 def is_differentiable(tensor: Tensor) -> bool:
     """Return whether gradients can flow through a tensor."""
     return tensor.is_floating_point() or tensor.is_complex()
