@@ -116,8 +116,8 @@ def unroll(
         strict=strict,
         compile_=compile,
     )
-    call = make_call(cell, inputs, state, plan, memory, **options)
-    results, _ = run_call(call, plan, memory, schedule=schedule, observer=observer)
+    call = make_call(cell, inputs, state, **options)
+    results, _ = run_call(call, schedule=schedule, observer=observer)
     return read_outputs(results), results.state
 
 
@@ -183,12 +183,13 @@ def bptt(
                     field=name,
                     accepted="a plan, without until",
                 )
-        options |= {"losses": losses, "observer": observer}
         executed: Plan | Schedule
-        results, executed = run_online(cell, inputs, state, until=until, plan=plan, memory=memory, **options)
+        results, executed = run_online(
+            cell, inputs, state, until=until, observer=observer, losses=losses, **options
+        )
     else:
-        call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
-        results, executed = run_call(call, plan, memory, schedule=schedule, observer=observer)
+        call = make_call(cell, inputs, state, losses=losses, **options)
+        results, executed = run_call(call, schedule=schedule, observer=observer)
     final = map_leaves(torch.Tensor.detach, results.state)
     return Result(loss=results.tensors[0], state=final, plan=executed, piece=results.piece)
 
@@ -262,28 +263,15 @@ def check(
     Returns True. Raises InputError for the first gradient that differs.
     """
     losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss, is_needed=False)
-    options = read_options(parameters=parameters)
-    call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
-    return check_call(call, plan, memory, tolerance=tolerance)
+    options = read_options(parameters=parameters, plan=plan, memory=memory)
+    return check_call(make_call(cell, inputs, state, losses=losses, **options), tolerance=tolerance)
 
 
-def check_call(
-    call: Call,
-    plan: Plan | Schedule | None,
-    memory: int | str | None = None,
-    *,
-    tolerance: float | None = None,
-) -> bool:
-    """Compare the gradients of a call under a plan with those of a plain loop, as ``check``."""
+def check_call(call: Call, *, tolerance: float | None = None) -> bool:
+    """Compare the gradients of a call under its plan with those of a plain loop, as ``check``."""
     with torch.enable_grad():
         scope = try_call(call).scope
-    return check_gradients(
-        call,
-        scope,
-        run_plain_loop,
-        lambda copied: run_call(copied, plan, memory)[0],
-        tolerance=tolerance,
-    )
+    return check_gradients(call, scope, run_plain_loop, lambda copied: run_call(copied)[0], tolerance=tolerance)
 
 
 @as_entry
@@ -356,12 +344,10 @@ def measured_sizes(
     return measure_sizes(call, min(_MEASURED_STEPS, given.steps))
 
 
-def make_call(
-    cell: Cell, inputs: Any, state: Any, plan: Plan | Schedule | Any, memory: Any = None, **options: Any
-) -> Call:
-    """Return a call for a plan or for a limit of memory. Raises InputError."""
-    check_goal(plan, memory)
-    given = make_inputs(inputs, plan, options.get("compile"))
+def make_call(cell: Cell, inputs: Any, state: Any, **options: Any) -> Call:
+    """Return a call for a plan or for a limit of memory; ``options`` are fields of it. Raises InputError."""
+    check_goal(options["plan"], options["memory"])
+    given = make_inputs(inputs, options["plan"], options["compile"])
     return Call(cell=cell, inputs=given, state=state, steps_type=find_steps(cell), **options)
 
 
@@ -396,30 +382,26 @@ def check_goal(plan: object, memory: object) -> None:
 
 def run_call(
     call: Call,
-    plan: Plan | Schedule | None,
-    memory: int | str | None = None,
     *,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
 ) -> tuple[Results, Plan | Schedule]:
-    """Run a call under a plan, or within a limit of memory; return its results and the plan that ran.
+    """Run a call under its plan, or within its limit of memory; return its results and the plan that ran.
 
     Raises InputError.
     """
-    if schedule is not None and plan is None:
+    if schedule is not None and call.plan is None:
         raise InputError(
             "is given together with memory: other actions than those that are planned need not keep the limit",
             field="schedule",
             accepted="plan=... with schedule, or memory",
         )
     if call.compile is not None:
-        length = count_pieces(plan, call.compile, call.inputs.steps)
-        options: dict[str, Any] = {"schedule": schedule, "observer": observer}
-        return run_compiled(call, plan, memory, length=length, **options)
-    if plan is not None:
-        return run_plan(call, plan, schedule=schedule, observer=observer), plan
-    assert memory is not None  # noqa: S101 - it was checked
-    return run_within(call, memory, observer=observer)
+        return run_compiled(call, schedule=schedule, observer=observer)
+    if call.plan is not None:
+        return run_plan(call, call.plan, schedule=schedule, observer=observer), call.plan
+    assert call.memory is not None  # noqa: S101 - it was checked
+    return run_within(call, call.memory, observer=observer)
 
 
 def read_outputs(results: Results) -> Any:

@@ -119,12 +119,11 @@ def run_online(
     state: Any,
     *,
     until: Until | None,
-    plan: Any,
-    memory: int | str | None,
     observer: Observer | None,
     **options: Any,
 ) -> tuple[Results, Schedule]:
     """Run a sequence of unknown length, as ``bptt``; return its results and the actions. Raises InputError."""
+    plan, memory = options["plan"], options["memory"]
     _check(until, plan, memory)
     online_inputs = OnlineInputs(inputs, has_until=until is not None)
     if not online_inputs.has(0):

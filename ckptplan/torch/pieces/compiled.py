@@ -99,27 +99,23 @@ def count_pieces(plan: object, compile_: Compile | None, steps: int | None) -> i
     return length
 
 
-def run_compiled(
-    call: Call, plan: Plan | Schedule | None, memory: int | str | None, *, length: int | None, **options: Any
-) -> tuple[Results, Plan | Schedule]:
+def run_compiled(call: Call, **options: Any) -> tuple[Results, Plan | Schedule]:
     """Run a call in compiled pieces if that is possible; return its results, and the plan that ran.
 
     Arguments:
         call: the call, whose inputs are time steps.
-        plan: a plan, or None for a limit of memory.
-        memory: the limit.
-        length: the time steps of a piece if the plan counts pieces, else None.
         options: those of ``run_plan``.
 
     Raises InputError.
     """
     assert call.compile is not None  # noqa: S101 - it is asked for
+    plan = call.plan
+    length = count_pieces(plan, call.compile, call.inputs.steps)
     compile_ = call.compile if length is None else replace(call.compile, steps=length)
     call = replace(call, compile=None)
     piece = find_piece(call, compile_) if torch.is_grad_enabled() else None
     if plan is None:
-        assert memory is not None  # noqa: S101 - there is one of the two
-        return _run_within(call, memory, piece, options["observer"])
+        return _run_within(call, piece, options["observer"])
     if length is not None:
         call = _cut_pieces(call, length, piece)
     elif piece is not None:
@@ -136,10 +132,9 @@ def _name_piece(results: Results, piece: CompiledPiece | None) -> Results:
     return replace(results, piece=piece.length)
 
 
-def _run_within(
-    call: Call, memory: int | str, piece: CompiledPiece | None, observer: Any
-) -> tuple[Results, Plan | Schedule]:
-    """Run a call within a limit of memory, in compiled pieces or in steps as written, whichever is quicker."""
+def _run_within(call: Call, piece: CompiledPiece | None, observer: Any) -> tuple[Results, Plan | Schedule]:
+    """Run a call within its limit, in compiled pieces or in steps as written, whichever is quicker."""
+    memory: Any = call.memory
     if piece is None:
         return run_within(call, memory, observer=observer)
     pieces = LimitedCall.measure(_cut_pieces(call, piece.length, piece), memory)

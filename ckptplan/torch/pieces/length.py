@@ -66,8 +66,6 @@ def run_pieces(
     make_call: MakeCall,
     steps: int,
     *,
-    plan: Plan | Schedule | None,
-    memory: int | str | None,
     piece: int | None = None,
     observer: Any = None,
     others: OtherSequences = ALONE,
@@ -75,26 +73,24 @@ def run_pieces(
     """Run a sequence in pieces; return the plan with the length of its pieces, and the results.
 
     Arguments:
-        make_call: returns the call with pieces of a length.
+        make_call: returns the call with pieces of a length. Steps of its plan, if it has one, are pieces.
         steps: the time steps of the sequence.
-        plan: a plan whose steps are pieces; None for a limit of memory.
-        memory: the limit.
         piece: the time steps of a piece; None for the quickest length.
         observer: called as ``observer(action, executor)`` after each action.
         others: the memory that other sequences take.
 
     Raises InputError.
     """
-    if plan is not None:
+    at_once = make_call(steps)
+    if (plan := at_once.plan) is not None:
         length = fit_length(plan, steps, piece)
         return PieceRun(plan=plan, piece=length), run_plan(make_call(length), plan, observer=observer)
-    assert memory is not None  # noqa: S101 - there is one of the two
     if not torch.is_grad_enabled():
-        at_once = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
-        return PieceRun(plan=at_once, piece=steps), run_plain_loop(make_call(steps))
+        schedule = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
+        return PieceRun(plan=schedule, piece=steps), run_plain_loop(at_once)
     lengths = _list_lengths(steps) if piece is None else [min(piece, steps)]
     while True:
-        length, limited = choose_length(make_call, lengths, steps, memory, others)
+        length, limited = choose_length(make_call, lengths, steps, others)
         shorter = [other for other in lengths if other < length]
         try:
             results = limited.run(observer)
@@ -117,7 +113,7 @@ def describe_pieces(plan: Plan, steps: int, length: int) -> Plan:
 
 
 def choose_length(
-    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, others: OtherSequences
+    make_call: MakeCall, lengths: list[int], steps: int, others: OtherSequences
 ) -> tuple[int, LimitedCall]:
     """Return the quickest length of pieces within a limit, and the call with these pieces and its plan.
 
@@ -125,6 +121,7 @@ def choose_length(
     if no plan fits.
     """
     first = make_call(lengths[0])
+    memory: Any = first.memory
     key = first.describe_kind(), steps, read_limit(memory, first.device), tuple(lengths), others
     measured: dict[int, LimitedCall] = {}
 

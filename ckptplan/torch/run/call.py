@@ -43,6 +43,8 @@ class Call:
         strict: whether a plan for other sizes than those of the cell is an error instead of a warning.
         place: where remote checkpoints are kept; None for host memory.
         compile: how its steps are compiled (``ckptplan.torch.Compile``), None to run them as they are written.
+        plan: the plan, None for a limit of memory.
+        memory: the limit of memory, None for a plan.
         is_closed: whether the cell is known to keep nothing from step to step except random generators, so that
             its first steps need no trial.
     """
@@ -61,6 +63,8 @@ class Call:
     place: OffloadPlace | None = None
     strict: bool = False
     compile: Compile | None = None
+    plan: Any = None
+    memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.cell):
@@ -215,6 +219,8 @@ def read_options(
         "place": _read_place(plan, memory, offload, remote_dir),
         "strict": bool(strict),
         "compile": read_compile(compile_),
+        "plan": plan,
+        "memory": memory,
     }
 
 

@@ -101,7 +101,7 @@ class StatefulSequence(Wrapped):
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
         """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
-        return check_call(self._begin(inputs, steps, constants, {}), self._user_plan, self._memory)
+        return check_call(self._begin(inputs, steps, constants, {}))
 
     def detach(self) -> None:
         """Detach the state from its graph, so that gradients of the next call do not flow into this call."""
@@ -182,8 +182,8 @@ class MultiStepSequence(WrappedPieces, StatefulSequence):
         make_call, count = self._make_calls(inputs, steps, constants)
         if count >= COMPARED_STEPS:
             check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
-        length = self.piece or (count if self._user_plan is None else fit_length(self._user_plan, count, None))
-        return check_call(make_call(length), self._user_plan, self._memory)
+        plan = self._options["plan"]
+        return check_call(make_call(self.piece or (count if plan is None else fit_length(plan, count, None))))
 
     def _execute(self, inputs: Any, steps: int | None, constants: dict[str, Any], losses: Any) -> Results:
         vars(self)["latest"] = ()
@@ -290,7 +290,7 @@ class PassedStateSequence(Wrapped):
 
     def check(self, inputs: Any, state: Any = None) -> bool:
         """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
-        return check_call(self._make_call(self._cell, inputs, state), self._user_plan, self._memory)
+        return check_call(self._make_call(self._cell, inputs, state))
 
 
 def wrap(

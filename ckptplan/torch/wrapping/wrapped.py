@@ -87,8 +87,6 @@ class Wrapped(torch.nn.Module):
         compile_ = options.pop("compile", None)
         call_options = {"parameters": (), "replay_randomness": True, "verify": True, **options}
         attributes = {
-            "_user_plan": plan,
-            "_memory": memory,
             "_observer": observer,
             "_options": read_options(plan=plan, memory=memory, compile_=compile_, **call_options),
         }
@@ -99,14 +97,14 @@ class Wrapped(torch.nn.Module):
         object.__setattr__(self, "net", net)
 
     def _make_call(self, cell: Any, inputs: Any, state: Any, **overrides: Any) -> Call:
-        call_inputs = make_inputs(inputs, self._user_plan, self._options["compile"])
+        call_inputs = make_inputs(inputs, self._options["plan"], self._options["compile"])
         return Call(cell=cell, inputs=call_inputs, state=state, **{**self._options, **overrides})
 
     def _run(self, call: Call) -> Results:
         """Run a call under the plan, or within the limit of memory."""
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.inputs.leaves)
         with self._explain_errors(_NOTE.format(shapes=shapes)):
-            results, executed = run_call(call, self._user_plan, self._memory, observer=self._observer)
+            results, executed = run_call(call, observer=self._observer)
         if torch.is_grad_enabled():
             vars(self)["plan"] = executed
         return results
@@ -125,7 +123,7 @@ class Wrapped(torch.nn.Module):
             field = error.field if isinstance(error, InputError) else None
             inner = [name for name, module in self.net.named_modules() if isinstance(module, torch.nn.RNNBase)]
             if inner and inner[0] and (not is_own or field == "net"):
-                raise _refuse_layers(self.net, inner, self._memory, error) from error
+                raise _refuse_layers(self.net, inner, self._options["memory"], error) from error
             if note and not is_own:
                 error.add_note(note)
             path, share, shared = vars(self).get("_share", ("", 1.0, 0))
@@ -211,7 +209,8 @@ class Wrapped(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Return the limit or the plan as text."""
-        return f"memory={self._memory!r}" if self._memory is not None else "plan=..."
+        memory = self._options["memory"]
+        return f"memory={memory!r}" if memory is not None else "plan=..."
 
 
 class WrappedPieces(Wrapped):
@@ -242,8 +241,6 @@ class WrappedPieces(Wrapped):
             piece_run, results = run_pieces(
                 make_call,
                 steps,
-                plan=self._user_plan,
-                memory=self._memory,
                 piece=self.piece,
                 observer=self._observer,
                 others=others,
