@@ -30,7 +30,7 @@ from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.run.steps import LateStateError, Tape
 from ckptplan.torch.run.verify import Verifier
 from ckptplan.torch.state.lifted import Checkpoint, LiftedContent, LiftedState, PassedState, StatePart
-from ckptplan.torch.state.nests import NestMemo, fill, flatten, is_differentiable, open_nest, read_versions
+from ckptplan.torch.state.nests import NestMemo, fill, flatten, is_differentiable, read_versions
 from ckptplan.torch.state.places import Holder, Place, join_names
 from ckptplan.torch.state.reach import Snapshot
 from ckptplan.torch.store.store import Store
@@ -254,7 +254,7 @@ class Executor:
         """Return the ids of the containers and tensors within the parts of the state."""
         memo, leaves = NestMemo(), list[Tensor]()
         for part in self.scope.lifted:
-            open_nest(part.place.get(), leaves, memo)
+            part.open(leaves, memo)
         containers: list[Any] = [getattr(nest, "container", None) for nest in memo.values()]
         attributes = {id(vars(container)) for container in containers if hasattr(container, "__dict__")}
         return {id(leaf) for leaf in leaves} | memo.keys() | attributes

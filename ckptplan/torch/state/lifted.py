@@ -17,6 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_iter
 
 from ckptplan.torch.state.nests import (
+    LEAF,
     Nest,
     NestMemo,
     compact,
@@ -85,6 +86,13 @@ class StatePart:
     def is_passed(self) -> bool:
         """Whether steps pass the part on."""
         return isinstance(self.place, PassedState)
+
+    def open(self, leaves: list[Tensor], memo: NestMemo) -> Nest:
+        """Append the tensors of the part to ``leaves``, and return its nest."""
+        if self.is_content:
+            leaves.append(self.place.get())
+            return LEAF
+        return open_nest(self.place.get(), leaves, memo)
 
     def is_carried(self, leaf: Tensor) -> bool:
         """Return whether ``leaf``, a tensor of the part, may carry a gradient."""
@@ -157,7 +165,7 @@ class LiftedState:
         owners, nests, memo = [parts[0]] * len(leaves), [nest], NestMemo()
         for part in parts[1:]:
             count = len(leaves)
-            nests.append(open_nest(part.place.get(), leaves, memo))
+            nests.append(part.open(leaves, memo))
             owners += [part] * (len(leaves) - count)
         return Checkpoint(leaves, owners, parts, nests)
 

@@ -46,15 +46,6 @@ class Absent(Enum):
 ABSENT = Absent.ABSENT
 
 
-class TensorContent:
-    """A tensor that steps write in place: its numbers are the value, not the tensor object."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
 class Nest:
     """The structure of a value: everything but its tensors."""
 
@@ -98,21 +89,6 @@ class _PlainNest(Nest):
 
     def describe(self) -> Any:
         return self.value if isinstance(self.value, PLAIN_TYPES) else type(self.value)
-
-
-class _ContentNest(Nest):
-    """The numbers of a tensor that steps write in place."""
-
-    __slots__ = ("tensor", "version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.version = tensor, read_version(tensor)
-
-    def fill(self, leaves: Iterator[Tensor], filled: dict[int, Any], fresh: bool) -> Any:
-        content = next(leaves)
-        if content is not self.tensor:
-            overwrite(self.tensor, content, self.version)
-        return self.tensor
 
 
 def overwrite(tensor: Tensor, content: Tensor, version: int) -> None:
@@ -374,9 +350,6 @@ def open_nest(value: Any, leaves: list[Tensor], memo: NestMemo) -> Nest:
     base = _find_base(kind)
     if base is None or (base is torch.nn.Parameter and not memo.parameters):
         return _PlainNest(value)
-    if base is TensorContent:
-        leaves.append(value.tensor)
-        return _ContentNest(value.tensor)
     if base is Tensor or base is torch.nn.Parameter:
         leaves.append(value)
         return LEAF
@@ -393,7 +366,7 @@ def _find_base(kind: Any) -> type | None:
     """Return the class as whose instance an object is opened, None if it is kept by reference."""
     if issubclass(kind, torch.Size):
         return None
-    bases: tuple[Any, ...] = (torch.nn.Parameter, Tensor, TensorContent, tuple, CONTAINERS, *COPY_KINDS)
+    bases: tuple[Any, ...] = (torch.nn.Parameter, Tensor, tuple, CONTAINERS, *COPY_KINDS)
     base: Any = next((base for base in bases if issubclass(kind, base)), None)
     is_opened = is_object(kind) if base is None else base is CONTAINERS
     return object if is_opened else base

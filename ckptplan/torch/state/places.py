@@ -25,12 +25,13 @@ from ckptplan.torch.state.nests import (
     ABSENT,
     CONTAINERS,
     LIBRARIES,
-    TensorContent,
     are_same,
     find_copy_kind,
     is_differentiable,
     list_leaves,
     list_slots,
+    overwrite,
+    read_version,
 )
 
 
@@ -318,12 +319,17 @@ class CopyHolder(Holder):
 
 
 class ContentHolder(Holder):
-    """The numbers of a tensor that steps write in place."""
+    """The numbers of a tensor that steps write in place. The value is the tensor itself, which stays."""
 
-    __slots__ = ()
+    __slots__ = ("_version",)
 
-    def get(self, key: Any) -> Any:
-        return TensorContent(self.owner)
+    def __init__(self, name: str, owner: Tensor) -> None:
+        super().__init__(name, owner)
+        self._version = read_version(owner)
+
+    def set(self, key: Any, value: Any) -> None:
+        if value is not self.owner:
+            overwrite(self.owner, value, self._version)
 
     def describe(self, key: Any) -> str:
         return f"the numbers of {self.name}"
