@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -76,14 +77,27 @@ def find_kept(action: Advance | Record) -> int:
 
 #: The first step of a block, the step after its last one, and the caches of the block.
 Block: TypeAlias = tuple[int, int, SavedOutputs]
+_get_start = itemgetter(0)
+
+
+def _split(block: Block, start: int, stop: int) -> tuple[Block, list[Block]]:
+    """Return the part of a block from step ``start`` to ``stop``, and the parts before and after it."""
+    first, last, saved = block
+    if start <= first and last <= stop:
+        return block, []
+
+    def cut(low: int, high: int) -> Block:
+        return low, high, saved.part(low - first, high - first)
+
+    outside = [cut(low, high) for low, high in ((first, start), (stop, last)) if low < high]
+    return cut(max(first, start), min(last, stop)), outside
 
 
 class CacheLog:
     """The caches that are kept, in blocks of consecutive steps, with gaps where caches were dropped."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._blocks: list[tuple[int, SavedOutputs]] = []
+        self._blocks: list[Block] = []
         self._pages = _Pages()
         #: The number of steps whose caches are kept, and the bytes of these caches.
         self.steps = self.bytes = 0
@@ -91,85 +105,65 @@ class CacheLog:
     def add(self, start: int, stop: int, saved: SavedOutputs) -> SavedOutputs:
         """Copy the caches of steps that have none here, and return the copies."""
         copies = saved.moved(partial(self._pages.keep, kept_bytes=self.bytes))
-        self._insert(bisect_left(self._starts, start), start, stop, copies)
+        self.put([(start, stop, copies)])
         return copies
 
-    def _insert(self, place: int, start: int, stop: int, saved: SavedOutputs) -> None:
-        self._starts.insert(place, start)
-        self._blocks.insert(place, (stop, saved))
-        self.steps += stop - start
-        self.bytes += saved.bytes
+    def put(self, blocks: Iterable[Block]) -> None:
+        """Insert blocks of steps whose caches are not here."""
+        for block in blocks:
+            insort(self._blocks, block, key=_get_start)
+            self._count(block, 1)
 
-    def _pop(self, place: int) -> tuple[int, int, SavedOutputs]:
-        start, (stop, saved) = self._starts.pop(place), self._blocks.pop(place)
-        self.steps -= stop - start
-        self.bytes -= saved.bytes
-        return start, stop, saved
+    def _pop(self, places: slice) -> list[Block]:
+        blocks = self._blocks[places]
+        del self._blocks[places]
+        for block in blocks:
+            self._count(block, -1)
+        return blocks
+
+    def _count(self, block: Block, sign: int) -> None:
+        self.steps += sign * (block[1] - block[0])
+        self.bytes += sign * block[2].bytes
+
+    def _find_places(self, start: int, stop: int) -> slice:
+        """Return the places of the blocks that have some of the steps ``start`` to ``stop``."""
+        first = bisect_right(self._blocks, start, key=_get_start)
+        first -= first > 0 and start < self._blocks[first - 1][1]
+        return slice(first, bisect_left(self._blocks, stop, key=_get_start))
 
     def find(self, step: int) -> tuple[bool, int | None]:
         """Return whether the cache of a step is kept, and where the block or the gap of the step ends.
 
         None stands for a gap without an end.
         """
-        place = bisect_right(self._starts, step)
-        if place and step < self._blocks[place - 1][0]:
-            return True, self._blocks[place - 1][0]
-        return False, self._starts[place] if place < len(self._starts) else None
+        place = bisect_right(self._blocks, step, key=_get_start)
+        if place and step < self._blocks[place - 1][1]:
+            return True, self._blocks[place - 1][1]
+        return False, self._blocks[place][0] if place < len(self._blocks) else None
 
     def cut(self, start: int, stop: int) -> SavedOutputs:
         """Return the caches of steps of one block."""
-        place = bisect_right(self._starts, start) - 1
-        first, (last, saved) = self._starts[place], self._blocks[place]
-        return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
+        (block,) = self._blocks[self._find_places(start, stop)]
+        return _split(block, start, stop)[0][2]
 
     def take(self, start: int, stop: int) -> list[Block]:
         """Remove and return the caches of steps ``start`` to ``stop``."""
-        taken = list[Block]()
-        while start < stop:
-            _, end = self.find(start)
-            last = stop if end is None else min(stop, end)
-            taken.append((start, last, self.cut(start, last)))
-            start = last
-        if taken:
-            self.drop(taken[0][0], stop)
-        return taken
-
-    def put(self, blocks: Iterable[Block]) -> None:
-        """Put back blocks that were taken."""
-        for start, stop, saved in blocks:
-            self._insert(bisect_left(self._starts, start), start, stop, saved)
-
-    def drop(self, start: int, stop: int) -> None:
-        """Drop the caches of steps ``start`` to ``stop``."""
-        place = max(0, bisect_right(self._starts, start) - 1)
-        while place < len(self._starts) and self._starts[place] < stop:
-            first, last, saved = self._pop(place)
-            for low, high in ((first, min(last, start)), (max(first, stop), last)):
-                if low < high:
-                    self._insert(place, low, high, saved.part(low - first, high - first))
-                    place += 1
+        parts = [_split(block, start, stop) for block in self._pop(self._find_places(start, stop))]
+        for _, outside in parts:
+            self.put(outside)
+        return [inside for inside, _ in parts]
 
     def forget(self, step: int) -> None:
         """Drop the blocks that begin at ``step`` or later."""
-        while self._starts and self._starts[-1] >= step:
-            self._pop(-1)
+        self._pop(slice(bisect_left(self._blocks, step, key=_get_start), None))
 
 
-class RemoteCaches:
-    """Blocks of caches whose tensors are in a store of remote checkpoints, by their first steps."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._blocks: dict[int, tuple[int, SavedOutputs]] = {}
+class RemoteCaches(CacheLog):
+    """Blocks of caches whose tensors are in a store of remote checkpoints."""
 
     def number(self, start: int, stop: int) -> list[int]:
         """Return the numbers of the blocks of some steps in a store: negative ones, unlike those of states."""
-        return [-1 - first for first in self._find(start, stop)]
-
-    def _find(self, start: int, stop: int) -> list[int]:
-        place = max(0, bisect_right(self._starts, start) - 1)
-        starts = self._starts[place : bisect_left(self._starts, stop)]
-        return [first for first in starts if start < self._blocks[first][0]]
+        return [-1 - first for first, _, _ in self._blocks[self._find_places(start, stop)]]
 
     def keep(self, block: Block, store: TensorStore[Any], *, message_size: int = 1) -> None:
         """Move a block to the store, in a message of ``message_size`` blocks and states."""
@@ -179,23 +173,19 @@ class RemoteCaches:
             tensors.append(tensor)
             return tensor.new_empty(0)
 
-        insort(self._starts, start)
-        self._blocks[start] = stop, _carry(saved, take)
+        self.put([(start, stop, _carry(saved, take))])
         store.keep(-1 - start, tensors, message_size=message_size)
 
     def fetch(self, start: int, stop: int, store: TensorStore[Any]) -> Iterator[Block]:
         """Yield the caches of steps ``start`` to ``stop``. Other steps of their blocks go back to the store."""
-        for first in self._find(start, stop):
-            last, saved = self._blocks.pop(first)
-            del self._starts[bisect_left(self._starts, first)]
+        for first, last, saved in self._pop(self._find_places(start, stop)):
             tensors = iter(store.fetch(-1 - first))
-            saved = _carry(saved, lambda _, tensors=tensors: next(tensors))  # type: ignore[misc]
+            fetched = _carry(saved, lambda _, tensors=tensors: next(tensors))  # type: ignore[misc]
             store.drop(-1 - first)
-            for low, high in ((first, start), (stop, last)):
-                if low < high:
-                    self.keep((low, high, saved.part(low - first, high - first)), store)
-            low, high = max(first, start), min(last, stop)
-            yield low, high, saved if (low, high) == (first, last) else saved.part(low - first, high - first)
+            inside, outside = _split((first, last, fetched), start, stop)
+            for block in outside:
+                self.keep(block, store)
+            yield inside
 
 
 def _carry(saved: Any, move: Callable[[Tensor], Tensor]) -> Any:

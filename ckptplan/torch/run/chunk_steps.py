@@ -219,7 +219,7 @@ class ChunkSteps(Steps):
                 super().advance(start, keep)
             finally:
                 self._keeps_caches = True
-            self._log.drop(start, keep)
+            self._log.take(start, keep)
         if keep < stop:
             super().advance(keep, stop)
 
