@@ -78,10 +78,6 @@ class PieceInputs(Inputs):
         given = fill(self.nest, detach_inputs(leaves))
         return PieceInputs(given, self.length, batch_sizes=sizes, backwards=self._backwards)
 
-    def list_first(self) -> list[Tensor]:
-        first, last = self.rows(0, 1)
-        return [leaf[first:last] for leaf in self.leaves]
-
 
 class PieceLoss:
     """The loss of a piece: one loss of all its outputs, or the sum of the losses of its time steps.

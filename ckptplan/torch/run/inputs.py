@@ -121,8 +121,8 @@ class Inputs:
 
     def list_first(self) -> list[Tensor]:
         """Return the tensors of the first step; none if a function makes them."""
-        stop = self.rows(0, 1)[1]
-        return [leaf[:stop] for leaf in self.leaves]
+        first, last = self.rows(0, 1)
+        return [leaf[first:last] for leaf in self.leaves]
 
     def take_first(self, steps: int) -> Inputs:
         """Return the inputs of only the first steps, outside of any graph."""
