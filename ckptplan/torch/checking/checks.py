@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,7 +84,7 @@ def weigh_outputs(_: int, output: Any) -> Tensor:
     return torch.stack([term.real.float() for term in terms]).sum() if terms else torch.zeros(())
 
 
-def check_cuts(make_call: Callable[[int], Call]) -> None:
+def check_cuts(cut: Callable[..., Call]) -> None:
     """Raise InputError if two time steps in one call give other gradients than two calls.
 
     A sequence of a module that takes many time steps a call runs in pieces, so that a call may be cut anywhere.
@@ -94,12 +93,12 @@ def check_cuts(make_call: Callable[[int], Call]) -> None:
     the cut. All changes are undone.
 
     Arguments:
-        make_call: returns the call with pieces of a length, with the loss ``weigh_outputs``.
+        cut: ``cut(length, count=n)`` returns the call with its first n pieces of a length, and with the loss
+            ``weigh_outputs``.
     """
     runs: list[Derivatives] = []
     for length in (1, COMPARED_STEPS):
-        call = make_call(length)
-        call = replace(call, inputs=call.inputs.take_first(COMPARED_STEPS // length))
+        call = cut(length, count=COMPARED_STEPS // length)
         scope = Scope.of(call)
         scope.begin()
         with torch.enable_grad():

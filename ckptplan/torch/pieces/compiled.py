@@ -31,12 +31,11 @@ from ckptplan.torch.entry import count_frames
 from ckptplan.torch.fit.limited import LimitedCall, run_within
 from ckptplan.torch.fit.measure import Measurement, measure
 from ckptplan.torch.pieces.compiled_steps import CompiledSteps, NotCompiled, PieceCell, Product
-from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
+from ckptplan.torch.pieces.inputs import cut_call
 from ckptplan.torch.pieces.length import describe_pieces
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.steps import Steps
 from ckptplan.torch.run_call import Results, run_plan, try_call
-from ckptplan.torch.state.nests import fill
 
 if TYPE_CHECKING:
     from ckptplan.torch.pieces.compiler import CompiledPiece
@@ -153,18 +152,8 @@ def _run_within(call: Call, piece: CompiledPiece | None, observer: Any) -> tuple
 
 def _cut_pieces(call: Call, length: int, piece: CompiledPiece | None, *, count: int | None = None) -> Call:
     """Return a call whose steps are pieces of ``length`` time steps, or only its first ``count`` pieces."""
-    steps = call.inputs.steps if count is None else min(count * length, call.inputs.steps)
-    leaves, nest = call.inputs.cut(0, steps)
-    losses = {name: loss for name, loss in call.losses.items() if name == "final_loss"}
-    for name in call.losses.keys() - losses.keys():
-        losses["loss"] = PieceLoss(call.losses[name], length, name == "loss")
-    return replace(
-        call,
-        cell=PieceCell(call.cell),
-        inputs=PieceInputs(fill(nest, leaves), length),
-        losses=losses,
-        steps_type=Steps if piece is None else partial(CompiledSteps, piece=piece),
-    )
+    steps_type = Steps if piece is None else partial(CompiledSteps, piece=piece)
+    return replace(cut_call(call, length, count=count), cell=PieceCell(call.cell), steps_type=steps_type)
 
 
 def find_piece(call: Call, compile_: Compile) -> CompiledPiece | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.inputs import Inputs, detach_inputs
 from ckptplan.torch.state.nests import Nest, fill, flatten, unstack
 
@@ -98,6 +100,18 @@ class PieceLoss:
             return self.loss(start, outputs)
         steps = enumerate(unstack(*flatten(outputs)), start)
         return torch.stack([self.loss(step, output) for step, output in steps]).sum()
+
+
+def cut_call(call: Call, length: int, *, count: int | None = None) -> Call:
+    """Return a call whose steps are pieces of ``length`` time steps, or only its first ``count`` pieces."""
+    leaves, nest = call.inputs.leaves, call.inputs.nest
+    if count is not None or call.inputs.is_made:
+        steps = call.inputs.steps if count is None else min(count * length, call.inputs.steps)
+        leaves, nest = call.inputs.cut(0, steps)
+    losses = {name: loss for name, loss in call.losses.items() if name == "final_loss"}
+    for name in call.losses.keys() - losses.keys():
+        losses["loss"] = PieceLoss(call.losses[name], length, name == "loss")
+    return replace(call, inputs=PieceInputs(fill(nest, leaves), length), losses=losses)
 
 
 def reverse_each(sizes: Tensor) -> Tensor:

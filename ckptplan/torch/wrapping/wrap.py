@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Never, Self
 
@@ -20,10 +21,11 @@ from ckptplan.torch.api import Verify, check_call, read_outputs
 from ckptplan.torch.checking.checks import COMPARED_STEPS, check_cuts, weigh_outputs
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
-from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
+from ckptplan.torch.pieces.inputs import cut_call
 from ckptplan.torch.pieces.length import fit_length
 from ckptplan.torch.run.call import Call, read_losses
 from ckptplan.torch.run.executor import Observer
+from ckptplan.torch.run.inputs import Inputs
 from ckptplan.torch.run_call import Results
 from ckptplan.torch.state.nests import fill, flatten, list_leaves
 from ckptplan.torch.state.places import has_graph
@@ -179,34 +181,30 @@ class MultiStepSequence(WrappedPieces, StatefulSequence):
 
     def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
         """Check that one call equals a call for each time step, and its gradients those of a plain loop."""
-        make_call, count = self._make_calls(inputs, steps, constants)
+        call = self._begin(inputs, steps, constants, {})
+        count, plan = call.inputs.steps, call.plan
         if count >= COMPARED_STEPS:
-            check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
-        plan = self._options["plan"]
-        return check_call(make_call(self.piece or (count if plan is None else fit_length(plan, count, None))))
+            check_cuts(partial(cut_call, replace(call, losses={"loss": weigh_outputs})))
+        length = self.piece or (count if plan is None else fit_length(plan, count, None))
+        return check_call(cut_call(call, length))
 
     def _execute(self, inputs: Any, steps: int | None, constants: dict[str, Any], losses: Any) -> Results:
         vars(self)["latest"] = ()
-        make_call, count = self._make_calls(inputs, steps, constants)
+        call = self._begin(inputs, steps, constants, losses)
+        count = call.inputs.steps
         if torch.is_grad_enabled() and self._options["verify"] and count >= COMPARED_STEPS:
-            with self._explain_errors():
-                self._check_cuts(partial(make_call, losses={"loss": weigh_outputs}))
-        return self._run_pieces(partial(make_call, losses=losses), count)
+            modes = [module.training for module in self.net.modules()]
+            kind = replace(call, losses={}).describe_kind(), *modes
+            if kind not in self._compared_kinds:
+                with self._explain_errors():
+                    check_cuts(partial(cut_call, replace(call, losses={"loss": weigh_outputs})))
+                self._compared_kinds.add(kind)
+        return self._run_pieces(partial(cut_call, call), count)
 
     def _read(self, results: Results) -> Any:
         return _transpose(read_outputs(results), self._time_dim)
 
-    def _check_cuts(self, make_call: Callable[[int], Call]) -> None:
-        """Compare calls of one and of several time steps, once for a kind of call. Raises InputError."""
-        kind = make_call(1).describe_kind(), *(module.training for module in self.net.modules())
-        if kind not in self._compared_kinds:
-            check_cuts(make_call)
-            self._compared_kinds.add(kind)
-
-    def _make_calls(
-        self, inputs: Any, steps: int | None, constants: dict[str, Any]
-    ) -> tuple[Callable[..., Call], int]:
-        """Reset the module; return a function that makes the call with pieces of a length, and T."""
+    def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any], losses: Any) -> Call:
         for name, module in self.net.named_modules():
             if getattr(module, "store_v_seq", False):
                 raise InputError(
@@ -215,22 +213,9 @@ class MultiStepSequence(WrappedPieces, StatefulSequence):
                     field="net",
                     accepted="store_v_seq = False, or potentials that the network returns",
                 )
-        sequence = _transpose(self._prepare(inputs, steps), self._time_dim)
-        count = PieceInputs(sequence, 1).steps
+        sequence = Inputs(_transpose(self._prepare(inputs, steps), self._time_dim))
         cell = StatefulCell(self.net, constants, time_dim=self._time_dim)
-
-        def make_call(length: int, losses: Mapping[str, Any] | None = None) -> Call:
-            pieces = [PieceLoss(loss, length, name == "loss") for name, loss in (losses or {}).items()]
-            return Call(
-                cell=cell,
-                inputs=PieceInputs(sequence, length),
-                state=(),
-                losses={"loss": pieces[0]} if pieces else {},
-                needs_state=True,
-                **self._options,
-            )
-
-        return make_call, count
+        return Call(cell=cell, inputs=sequence, state=(), losses=losses, needs_state=True, **self._options)
 
 
 class StatefulCell:
