@@ -110,11 +110,8 @@ class TorchNetwork:
 
     def run_step(self) -> None:
         """Run a step or a piece with its losses, without a tape."""
-        state = self.state
         with torch.no_grad():
-            for x in Inputs(self.inputs(1), self.piece or 1).iterate_all():
-                state, output = self.cell(state, x)
-                compute_loss(0, output)
+            TorchProgram(self, None, steps=1).run_plain_loop()
 
 
 def compute_loss(_: int, output: Any) -> torch.Tensor:
@@ -226,7 +223,7 @@ class TorchProgram(Program):
 
     def _run(self, observer: Observer | None = None, *, remote_dir: Path | None = None) -> None:
         if self._plan is None:
-            self._run_plain_loop().backward()
+            self.run_plain_loop().backward()
             return
         try:
             self._execute(observer, remote_dir or self._network.remote_dir)
@@ -265,7 +262,7 @@ class TorchProgram(Program):
         if result.loss.requires_grad:
             result.loss.backward()
 
-    def _run_plain_loop(self, note: Callable[[int], None] = lambda _: None) -> torch.Tensor:
+    def run_plain_loop(self, note: Callable[[int], None] = lambda _: None) -> torch.Tensor:
         """Return the loss of a plain loop, without ckptplan; ``note(step)`` is called before each step."""
         network = self._network
         state, total = network.state, torch.zeros((), device=network.device)
@@ -279,7 +276,7 @@ class TorchProgram(Program):
         """Raise InputError if the cell raises the same kind of error in a plain loop, without ckptplan."""
         begun: list[int] = []
         try:
-            self._run_plain_loop(begun.append)
+            self.run_plain_loop(begun.append)
         except type(error) as again:
             raise InputError(
                 f"its step {len(begun):,} raised {type(again).__name__}: {again}",
