@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Never, TypeAlias
 
 import torch
@@ -115,9 +115,10 @@ def unroll(
         remote_dir=remote_dir,
         strict=strict,
         compile_=compile,
+        schedule=schedule,
+        observer=observer,
     )
-    call = make_call(cell, inputs, state, **options)
-    results, _ = run_call(call, schedule=schedule, observer=observer)
+    results, _ = run_call(make_call(cell, inputs, state, **options))
     return read_outputs(results), results.state
 
 
@@ -174,6 +175,8 @@ def bptt(
         remote_dir=remote_dir,
         strict=strict,
         compile_=compile,
+        schedule=schedule,
+        observer=observer,
     )
     if until is not None or isinstance(plan, OnlineSchedule):
         for name, is_given in (("schedule", schedule is not None), ("compile", bool(compile))):
@@ -184,12 +187,9 @@ def bptt(
                     accepted="a plan, without until",
                 )
         executed: Plan | Schedule
-        results, executed = run_online(
-            cell, inputs, state, until=until, observer=observer, losses=losses, **options
-        )
+        results, executed = run_online(cell, inputs, state, until=until, losses=losses, **options)
     else:
-        call = make_call(cell, inputs, state, losses=losses, **options)
-        results, executed = run_call(call, schedule=schedule, observer=observer)
+        results, executed = run_call(make_call(cell, inputs, state, losses=losses, **options))
     final = map_leaves(torch.Tensor.detach, results.state)
     return Result(loss=results.tensors[0], state=final, plan=executed, piece=results.piece)
 
@@ -269,6 +269,7 @@ def check(
 
 def check_call(call: Call, *, tolerance: float | None = None) -> bool:
     """Compare the gradients of a call under its plan with those of a plain loop, as ``check``."""
+    call = replace(call, observer=None)
     with torch.enable_grad():
         scope = try_call(call).scope
     return check_gradients(call, scope, run_plain_loop, lambda copied: run_call(copied)[0], tolerance=tolerance)
@@ -380,28 +381,23 @@ def check_goal(plan: object, memory: object) -> None:
         check_plan(plan)
 
 
-def run_call(
-    call: Call,
-    *,
-    schedule: Iterable[Action] | None = None,
-    observer: Observer | None = None,
-) -> tuple[Results, Plan | Schedule]:
+def run_call(call: Call) -> tuple[Results, Plan | Schedule]:
     """Run a call under its plan, or within its limit of memory; return its results and the plan that ran.
 
     Raises InputError.
     """
-    if schedule is not None and call.plan is None:
+    if call.schedule is not None and call.plan is None:
         raise InputError(
             "is given together with memory: other actions than those that are planned need not keep the limit",
             field="schedule",
             accepted="plan=... with schedule, or memory",
         )
     if call.compile is not None:
-        return run_compiled(call, schedule=schedule, observer=observer)
+        return run_compiled(call)
     if call.plan is not None:
-        return run_plan(call, call.plan, schedule=schedule, observer=observer), call.plan
+        return run_plan(call, call.plan, schedule=call.schedule, observer=call.observer), call.plan
     assert call.memory is not None  # noqa: S101 - it was checked
-    return run_within(call, call.memory, observer=observer)
+    return run_within(call, call.memory, observer=call.observer)
 
 
 def read_outputs(results: Results) -> Any:

@@ -22,7 +22,7 @@ from ckptplan.torch.fit.choose import OtherSequences, find_costs
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.watch import Watch
 from ckptplan.torch.run.call import Call
-from ckptplan.torch.run.executor import Executor, Observer
+from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.inputs import Inputs, is_list_of_steps, refuse_gradients
 from ckptplan.torch.run.outputs import SummedLoss, check_scalar
 from ckptplan.torch.run.scope import Scope
@@ -119,7 +119,6 @@ def run_online(
     state: Any,
     *,
     until: Until | None,
-    observer: Observer | None,
     **options: Any,
 ) -> tuple[Results, Schedule]:
     """Run a sequence of unknown length, as ``bptt``; return its results and the actions. Raises InputError."""
@@ -151,7 +150,7 @@ def run_online(
     results = execute_actions(
         tried,
         lambda: iter(()),
-        observer=observer,
+        observer=call.observer,
         executor_type=make_executor,
         again=None if limited is None else limited.plan_again,
         attempts=_MAX_ATTEMPTS,

@@ -98,12 +98,8 @@ def count_pieces(plan: object, compile_: Compile | None, steps: int | None) -> i
     return length
 
 
-def run_compiled(call: Call, **options: Any) -> tuple[Results, Plan | Schedule]:
+def run_compiled(call: Call) -> tuple[Results, Plan | Schedule]:
     """Run a call in compiled pieces if that is possible; return its results, and the plan that ran.
-
-    Arguments:
-        call: the call, whose inputs are time steps.
-        options: those of ``run_plan``.
 
     Raises InputError.
     """
@@ -114,12 +110,13 @@ def run_compiled(call: Call, **options: Any) -> tuple[Results, Plan | Schedule]:
     call = replace(call, compile=None)
     piece = find_piece(call, compile_) if torch.is_grad_enabled() else None
     if plan is None:
-        return _run_within(call, piece, options["observer"])
+        return _run_within(call, piece)
     if length is not None:
         call = _cut_pieces(call, length, piece)
     elif piece is not None:
         call = replace(call, steps_type=partial(CompiledSteps, piece=piece), run_steps=piece.length)
-    return _name_piece(run_plan(call, plan, **options), piece), plan
+    results = run_plan(call, plan, schedule=call.schedule, observer=call.observer)
+    return _name_piece(results, piece), plan
 
 
 def _name_piece(results: Results, piece: CompiledPiece | None) -> Results:
@@ -131,11 +128,11 @@ def _name_piece(results: Results, piece: CompiledPiece | None) -> Results:
     return replace(results, piece=piece.length)
 
 
-def _run_within(call: Call, piece: CompiledPiece | None, observer: Any) -> tuple[Results, Plan | Schedule]:
+def _run_within(call: Call, piece: CompiledPiece | None) -> tuple[Results, Plan | Schedule]:
     """Run a call within its limit, in compiled pieces or in steps as written, whichever is quicker."""
     memory: Any = call.memory
     if piece is None:
-        return run_within(call, memory, observer=observer)
+        return run_within(call, memory, observer=call.observer)
     pieces = LimitedCall.measure(_cut_pieces(call, piece.length, piece), memory)
     steps = LimitedCall.measure(call, memory)
     fitting = []
@@ -144,8 +141,8 @@ def _run_within(call: Call, piece: CompiledPiece | None, observer: Any) -> tuple
             limited.choose()
             fitting.append(limited)
     if min(fitting, key=lambda limited: limited.plan.predicted.seconds, default=steps) is steps:
-        return run_within(call, memory, observer=observer)
-    results = _name_piece(pieces.run(observer), piece)
+        return run_within(call, memory, observer=call.observer)
+    results = _name_piece(pieces.run(call.observer), piece)
     pieces.report(f"compiled pieces of {piece.length} time steps, ")
     return results, describe_pieces(pieces.plan, call.inputs.steps, piece.length)
 

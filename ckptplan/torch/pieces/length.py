@@ -67,7 +67,6 @@ def run_pieces(
     steps: int,
     *,
     piece: int | None = None,
-    observer: Any = None,
     others: OtherSequences = ALONE,
 ) -> tuple[PieceRun, Results]:
     """Run a sequence in pieces; return the plan with the length of its pieces, and the results.
@@ -76,7 +75,6 @@ def run_pieces(
         make_call: returns the call with pieces of a length. Steps of its plan, if it has one, are pieces.
         steps: the time steps of the sequence.
         piece: the time steps of a piece; None for the quickest length.
-        observer: called as ``observer(action, executor)`` after each action.
         others: the memory that other sequences take.
 
     Raises InputError.
@@ -84,7 +82,7 @@ def run_pieces(
     at_once = make_call(steps)
     if (plan := at_once.plan) is not None:
         length = fit_length(plan, steps, piece)
-        return PieceRun(plan=plan, piece=length), run_plan(make_call(length), plan, observer=observer)
+        return PieceRun(plan=plan, piece=length), run_plan(make_call(length), plan, observer=at_once.observer)
     if not torch.is_grad_enabled():
         schedule = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
         return PieceRun(plan=schedule, piece=steps), run_plain_loop(at_once)
@@ -93,7 +91,7 @@ def run_pieces(
         length, limited = choose_length(make_call, lengths, steps, others)
         shorter = [other for other in lengths if other < length]
         try:
-            results = limited.run(observer)
+            results = limited.run(at_once.observer)
         except InputError as error:
             if error.field != "memory" or not shorter:
                 raise

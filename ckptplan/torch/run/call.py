@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace, read_offload
 from ckptplan.torch.compile_options import Compile, read_compile
@@ -45,6 +46,8 @@ class Call:
         compile: how its steps are compiled (``ckptplan.torch.Compile``), None to run them as they are written.
         plan: the plan, None for a limit of memory.
         memory: the limit of memory, None for a plan.
+        schedule: actions in place of those of the plan, or None.
+        observer: called as ``observer(action, executor)`` after each action, or None.
         is_closed: whether the cell is known to keep nothing from step to step except random generators, so that
             its first steps need no trial.
     """
@@ -65,6 +68,8 @@ class Call:
     compile: Compile | None = None
     plan: Any = None
     memory: int | str | None = None
+    schedule: Iterable[Action] | None = None
+    observer: Any = None
 
     def __post_init__(self) -> None:
         if not callable(self.cell):
@@ -202,6 +207,8 @@ def read_options(
     remote_dir: Any = None,
     strict: bool = False,
     compile_: Any = None,
+    schedule: Iterable[Action] | None = None,
+    observer: Any = None,
 ) -> dict[str, Any]:
     """Return arguments of ``unroll`` as fields of ``Call``. Raises InputError."""
     if not (isinstance(verify, bool) or verify == "always"):
@@ -221,6 +228,8 @@ def read_options(
         "compile": read_compile(compile_),
         "plan": plan,
         "memory": memory,
+        "schedule": schedule,
+        "observer": observer,
     }
 
 

@@ -18,7 +18,6 @@ from ckptplan.torch.api import check_goal, make_inputs, run_call
 from ckptplan.torch.fit.choose import ALONE, OtherSequences, read_limit
 from ckptplan.torch.pieces.length import PieceRun, run_pieces
 from ckptplan.torch.run.call import Call, read_options
-from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run_call import Results
 from ckptplan.torch.wrapping.axes import AxisWatch
 from ckptplan.units import format_limit
@@ -62,7 +61,6 @@ class Wrapped(torch.nn.Module):
         net: the module.
         memory: the memory that a call may take, as for ``unroll``; "auto" if there is no plan either.
         plan: a plan in place of a limit of memory, for sequences of one length.
-        observer: as for ``unroll``.
         options: other arguments of ``unroll``.
     """
 
@@ -76,7 +74,6 @@ class Wrapped(torch.nn.Module):
         *,
         memory: int | str | None = None,
         plan: Plan | Schedule | None = None,
-        observer: Observer | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -86,11 +83,8 @@ class Wrapped(torch.nn.Module):
             read_limit(memory, torch.device("cpu"))
         compile_ = options.pop("compile", None)
         call_options = {"parameters": (), "replay_randomness": True, "verify": True, **options}
-        attributes = {
-            "_observer": observer,
-            "_options": read_options(plan=plan, memory=memory, compile_=compile_, **call_options),
-        }
-        vars(self).update(attributes, plan=plan, _axes=AxisWatch())
+        given = read_options(plan=plan, memory=memory, compile_=compile_, **call_options)
+        vars(self).update(_options=given, plan=plan, _axes=AxisWatch())
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
         # Not registered as a child, which would put its name before all other names.
@@ -104,7 +98,7 @@ class Wrapped(torch.nn.Module):
         """Run a call under the plan, or within the limit of memory."""
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.inputs.leaves)
         with self._explain_errors(_NOTE.format(shapes=shapes)):
-            results, executed = run_call(call, observer=self._observer)
+            results, executed = run_call(call)
         if torch.is_grad_enabled():
             vars(self)["plan"] = executed
         return results
@@ -238,13 +232,7 @@ class WrappedPieces(Wrapped):
     ) -> Results:
         """Run a sequence of ``steps`` time steps; ``make_call`` returns the call with pieces of a length."""
         with self._explain_errors():
-            piece_run, results = run_pieces(
-                make_call,
-                steps,
-                piece=self.piece,
-                observer=self._observer,
-                others=others,
-            )
+            piece_run, results = run_pieces(make_call, steps, piece=self.piece, others=others)
         if torch.is_grad_enabled():
             vars(self).update(latest=(*self.latest, piece_run), plan=piece_run.plan)
         return results
