@@ -1,11 +1,29 @@
-"""Prices a whole tree in seconds and bytes, by counting its parts or by simulation.
+"""Prices a whole tree in seconds and bytes, part by part; equal parts are counted once.
 
-Actions and memory are counted with equal parts counted once.
+If transfers overlap compute, compute waits for them (``cost/overlap.py``), and how long a part waits depends
+on the transfers before it. Let four times be measured against the compute so far: ``v[0]`` is the wait of
+compute, the write buffer is free at ``v[1]``, the read buffer at ``v[2]``, and the part's first state arrives
+in remote memory at ``v[3]``. With w and r the times of a message each way,
+
+    d of compute    v[1], v[2] and v[3] fall by d
+    a write         v[0] = max(v[0], v[1]);  v[1] = v[3] = v[0] + w
+    a read          v[0] = v[2] = max(v[0], v[2] + r, v[3] + r)
+    a free          v[0] = max(v[0], v[3])
+
+Each of these is linear if sums are products and the maximum is the sum (max-plus algebra). So a part is a
+matrix of four rows, the product of the matrices of its items, and repeated segments are a power. Segments are
+read in the reverse order of their writes: after the first read, all states have arrived.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import groupby
+from math import inf
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.split import Where
@@ -21,7 +39,8 @@ class Tally(NamedTuple):
 
     ``local_bytes`` is the peak of checkpoints, tapes and caches, and ``remote_states`` the peak in remote
     memory. Both include the part's own first state. A part that keeps the caches of its steps holds all of them
-    at its peak, as no memory is released before its first step is reversed.
+    at its peak, as no memory is released before its first step is reversed. If transfers overlap compute, there
+    are two buffers from the first message on: they raise the peak by ``buffer_bytes``.
     """
 
     recomputed_steps: int = 0
@@ -34,6 +53,7 @@ class Tally(NamedTuple):
     local_loads: int = 0
     local_bytes: int = 0
     remote_states: int = 0
+    buffer_bytes: int = 0
 
     @property
     def messages(self) -> int:
@@ -48,6 +68,8 @@ class Tally(NamedTuple):
 
 #: The actions and pieces of a part, each with the number of times that it occurs.
 _Items: TypeAlias = list[tuple[Action | PlacedPart, int]]
+_Key = TypeVar("_Key")
+_Result = TypeVar("_Result")
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> Tally:
@@ -55,27 +77,42 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0
 
     Raises KeyError for a part without a decision.
     """
-    counter = _TreeCounter(tree, state_bytes, tape_bytes, cache_bytes)
-    tallies, root = counter.tallies, counter.root
-    # A piece waits twice: until it is unfolded, and until the pieces in it are counted.
-    waiting: list[tuple[PlacedPart, _Items, list[PlacedPart]]] = [(root, [], [])]
+    return _TreeCounter(tree, state_bytes, tape_bytes, cache_bytes).count_all()
+
+
+def _visit(
+    root: _Key,
+    results: dict[_Key, _Result],
+    *,
+    expand: Callable[[_Key], tuple[_Items, list[_Key]]],
+    count: Callable[[_Key, _Items, list[_Result]], _Result],
+) -> _Result:
+    """Return the result of a part, and add the results of all parts in it to ``results``.
+
+    ``expand`` returns the items of a part, and the parts among them. ``count`` makes the result of a part from
+    its items and the results of these parts.
+    """
+    # A part waits twice: until it is expanded, and until the parts in it have results.
+    waiting: list[tuple[_Key, _Items, list[_Key]]] = [(root, [], [])]
     while waiting:
-        piece, items, after = waiting.pop()
-        if piece in tallies:
+        part, items, after = waiting.pop()
+        if part in results:
             continue
         if items:
-            tallies[piece] = counter.count(piece, items, [tallies[child] for child in after])
+            results[part] = count(part, items, [results[child] for child in after])
             continue
-        items = unfold(piece, tree.decisions[piece.part], tree.sizes)
-        # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
-        after = [
-            child if child.start < 2 else child._replace(start=1)
-            for child, _ in items
-            if isinstance(child, PlacedPart)
-        ]
-        waiting.append((piece, items, after))
-        waiting += [(child, [], []) for child in after if child not in tallies]
-    return tallies[root]
+        items, after = expand(part)
+        waiting.append((part, items, after))
+        waiting += [(child, [], []) for child in after if child not in results]
+    return results[root]
+
+
+def _find_results(tree: Tree, kind: str, of: Hashable) -> dict[Any, Any]:
+    """Return the results for the parts of a tree; those of other sizes or costs are dropped."""
+    known: tuple[Hashable, dict[Any, Any]] | None = tree.counted.get(kind)
+    if known is None or known[0] != of:
+        known = tree.counted[kind] = of, {}
+    return known[1]
 
 
 def set_tally(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
@@ -88,56 +125,79 @@ class _TreeCounter:
     """Counts the actions of a part, from the counts of the parts that its decision leaves."""
 
     def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> None:
-        self.chunk, self.state_bytes = tree.chunk, state_bytes
-        self.tape_bytes, self.cache_bytes = tape_bytes, cache_bytes
+        self.tree, self.chunk, self.state_bytes = tree, tree.chunk, state_bytes
+        self.recorded_bytes, self.cache_bytes = tape_bytes + cache_bytes, cache_bytes
         #: Whether all caches are kept, in any part.
         self.keeps_all = not tree.sizes.cache
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
-        self.tallies: dict[PlacedPart, Tally] = tree.counted.setdefault(
-            (state_bytes, tape_bytes, cache_bytes), {}
-        )
+        sizes = state_bytes, tape_bytes, cache_bytes
+        self.tallies: dict[PlacedPart, Tally] = _find_results(tree, "tallies", sizes)
         #: The whole sequence. It begins at step 0 only if its first chunk is ragged.
         self.root = PlacedPart(tree.root, start=0 if self.missing else 1)
 
+    def count_all(self) -> Tally:
+        """Return the counts of the whole sequence."""
+        return _visit(self.root, self.tallies, expand=self.expand, count=self.count)
+
+    def expand(self, piece: PlacedPart) -> tuple[_Items, list[PlacedPart]]:
+        """Return the items of a part, and the parts among them."""
+        items = unfold(piece, self.tree.decisions[piece.part], self.tree.sizes)
+        # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
+        after = [
+            child if child.start < 2 else child._replace(start=1)
+            for child, _ in items
+            if isinstance(child, PlacedPart)
+        ]
+        return items, after
+
+    def keeps_caches(self, piece: PlacedPart) -> bool:
+        """Return whether a part keeps the caches of all its steps, each until its step is reversed."""
+        return self.keeps_all or piece.part.cached
+
+    def count_steps(self, steps: int, start: int) -> int:
+        """Return the steps of ``steps`` chunks that begin at chunk ``start``."""
+        return steps * self.chunk - (0 if start else self.missing)
+
     def count(self, piece: PlacedPart, items: _Items, after: list[Tally]) -> Tally:
         writes = reads = advances = chunks = saves = loads = without = 0
-        keeps = self.keeps_all or piece.part.cached
+        keeps, buffers = self.keeps_caches(piece), 2 * self.state_bytes
         local, remote = local_peak, remote_peak = self._held_at_start(piece, keeps=keeps)
-        inners = iter(after)
-        chunk, lacking = self.chunk, 0 if piece.start else self.missing
+        # The peak with both buffers from the first message on.
+        buffered_peak, inners = local_peak, iter(after)
         # If caches are kept, the part holds them from its start on, and a recorded step only adds its tape.
-        recorded_bytes = self.tape_bytes + self.cache_bytes
-        added_bytes = recorded_bytes - keeps * self.cache_bytes
+        added_bytes = self.recorded_bytes - keeps * self.cache_bytes
         # Steps that run again in this part, and within the parts in it (negative until all runs are added).
-        ran, ran_within = lacking - piece.part.steps * chunk, 0
+        ran, ran_within = -self.count_steps(piece.part.steps, piece.start), 0
         for item, times in items:
             match item:
                 case PlacedPart(part=part, start=start):
                     # Added up by name for speed: fronts count tens of thousands of parts.
                     inner = next(inners)
-                    again, its_without, its_writes, its_reads = inner[:4]
-                    its_advances, its_chunks, its_saves, its_loads = inner[4:-2]
-                    ran += times * (again + part.steps * chunk - (0 if start else lacking))
+                    again, its_without, its_writes, its_reads, *its_actions = inner[:8]
+                    its_advances, its_chunks, its_saves, its_loads = its_actions
+                    its_buffers = buffers if writes + reads else inner.buffer_bytes
+                    ran += times * (again + self.count_steps(part.steps, start))
                     ran_within, without = ran_within + times * again, without + times * its_without
                     writes, reads = writes + times * its_writes, reads + times * its_reads
                     advances, chunks = advances + times * its_advances, chunks + times * its_chunks
                     saves, loads = saves + times * its_saves, loads + times * its_loads
                     # The part has its first state, and frees it.
                     own_local, own_remote = self._held_at_start(item, keeps=keeps)
-                    local_peak = max(local_peak, local - own_local + inner.local_bytes)
-                    remote_peak = max(remote_peak, remote - own_remote + inner.remote_states)
+                    its_peak = local - own_local + inner.local_bytes
+                    buffered_peak = max(buffered_peak, its_peak + its_buffers)
+                    its_remote_peak = remote - own_remote + inner.remote_states
+                    local_peak, remote_peak = max(local_peak, its_peak), max(remote_peak, its_remote_peak)
                     local, remote = local - times * own_local, remote - times * own_remote
                 case Advance(start, stop):
                     advances += times
-                    ran += times * ((stop - start) * chunk - (0 if start else lacking))
+                    ran += times * self.count_steps(stop - start, start)
                 case Record(start, stop):
                     chunks += 1
-                    recorded = (stop - start) * chunk - (0 if start else lacking)
-                    ran += recorded
-                    local += recorded * added_bytes
+                    recorded = self.count_steps(stop - start, start)
+                    ran, local = ran + recorded, local + recorded * added_bytes
                 case Backward(start, stop):
-                    local -= ((stop - start) * chunk - (0 if start else lacking)) * recorded_bytes
+                    local -= self.count_steps(stop - start, start) * self.recorded_bytes
                 case Save(tier=Tier.LOCAL):
                     saves, local = saves + 1, local + self.state_bytes
                 case Save():
@@ -155,8 +215,12 @@ class _TreeCounter:
                     reads += 1
                     local, remote = local + self.state_bytes, remote - 1
             local_peak, remote_peak = max(local_peak, local), max(remote_peak, remote)
+            buffered_peak = max(buffered_peak, local + buffers if writes + reads else local)
         without += (not keeps) * (ran - ran_within)
-        return Tally(ran, without, writes, reads, advances, chunks, saves, loads, local_peak, remote_peak)
+        return Tally(
+            *(ran, without, writes, reads, advances, chunks, saves, loads),
+            *(local_peak, remote_peak, buffered_peak - local_peak),
+        )
 
     def _held_at_start(self, piece: PlacedPart, *, keeps: bool) -> tuple[int, int]:
         """Return the local bytes and the remote states that are held for a part when it begins.
@@ -166,15 +230,138 @@ class _TreeCounter:
         (where, steps, _, _), start, unsaved, *_ = piece
         local = self.state_bytes if where is Where.LOCAL and not unsaved else 0
         if keeps and self.cache_bytes:
-            local += (steps * self.chunk - (0 if start else self.missing)) * self.cache_bytes
+            local += self.count_steps(steps, start) * self.cache_bytes
         return local, int(where is Where.REMOTE)
+
+
+class _Timed(NamedTuple):
+    """A part, and whether the caches of its steps are missing when it begins, so that its first runs take f."""
+
+    piece: PlacedPart
+    uncached: bool = True
+
+
+class _Passage(NamedTuple):
+    """The seconds of compute of a part, and the matrix of its waits; None if it moves nothing."""
+
+    seconds: float
+    waits: npt.NDArray[np.float64] | None = None
+
+
+#: The rows and columns of a matrix: the wait of compute, when either buffer is free, when the state arrives.
+_WAIT, _WRITE, _READ, _ARRIVAL = range(4)
+#: The matrix of a part that takes no time.
+_AT_ONCE = np.where(np.eye(4, dtype=np.bool_), 0.0, -inf)
+
+
+def _follow(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the matrix of two parts one after the other."""
+    product: npt.NDArray[np.float64] = (second[:, :, None] + first).max(axis=1)
+    return product
+
+
+def _repeat(matrix: npt.NDArray[np.float64], times: int) -> npt.NDArray[np.float64]:
+    """Return the matrix of a part that occurs several times in a row."""
+    repeated = matrix
+    for digit in f"{times:b}"[1:]:
+        repeated = _follow(repeated, repeated)
+        if digit == "1":
+            repeated = _follow(repeated, matrix)
+    return repeated
+
+
+class _WaitCounter:
+    """Counts how long compute waits for the transfers of a part, from the waits in the parts within it."""
+
+    def __init__(self, counter: _TreeCounter, costs: StepCosts) -> None:
+        self.counter, self.costs = counter, costs
+        self.write_seconds = costs.message_seconds + costs.write_seconds
+        self.read_seconds = costs.message_seconds + costs.read_seconds
+        self.passages: dict[_Timed, _Passage] = _find_results(counter.tree, "passages", costs)
+
+    def count_all(self) -> float:
+        """Return how long compute waits in the whole sequence."""
+        root = _Timed(self.counter.root)
+        waits = _visit(root, self.passages, expand=self.expand, count=self.count).waits
+        # Both buffers are free at the start.
+        return 0.0 if waits is None else float(waits[_WAIT, :_ARRIVAL].max())
+
+    def expand(self, timed: _Timed) -> tuple[_Items, list[_Timed]]:
+        """Return the items of a part, and the parts among them. Parts that move nothing are counted at once."""
+        keeps = self.counter.keeps_caches(timed.piece)
+        items, pieces = self.counter.expand(timed.piece)
+        # The first part has the last steps. The steps of the others have run before.
+        after = [
+            _Timed(piece, not keeps or (timed.uncached and not place)) for place, piece in enumerate(pieces)
+        ]
+        for part in after:
+            if not self.counter.tallies[part.piece].messages:
+                self.passages[part] = _Passage(self._compute_seconds(part))
+        return items, after
+
+    def count(self, timed: _Timed, items: _Items, after: list[_Passage]) -> _Passage:
+        """Return the passage of a part."""
+        waits, passages = _AT_ONCE, iter(after)
+        for times, group in groupby(items, key=lambda pair: pair[1]):
+            waits = _follow(waits, _repeat(self._pass_through(timed, group, passages), times))
+        return _Passage(self._compute_seconds(timed), waits)
+
+    def _pass_through(
+        self, timed: _Timed, items: Iterable[tuple[Action | PlacedPart, int]], passages: Iterator[_Passage]
+    ) -> npt.NDArray[np.float64]:
+        """Return the matrix of consecutive items of a part."""
+        matrix, run_seconds = _AT_ONCE.copy(), self._run_seconds(timed)
+        costs, count_steps = self.costs, self.counter.count_steps
+        for item, _ in items:
+            seconds = 0.0
+            match item:
+                case PlacedPart():
+                    seconds, waits = next(passages)
+                    if waits is not None:
+                        arrival = matrix[_ARRIVAL] - seconds
+                        matrix, seconds = _follow(matrix, waits), 0.0
+                        matrix[_ARRIVAL] = arrival
+                case Advance(start, stop):
+                    seconds = count_steps(stop - start, start) * run_seconds + costs.advance_seconds
+                case Record(start, stop):
+                    seconds = count_steps(stop - start, start) * (run_seconds + costs.record_overhead_seconds)
+                    seconds += costs.chunk_seconds
+                case Backward(start, stop):
+                    seconds = count_steps(stop - start, start) * costs.backward_seconds
+                case Save(tier=Tier.LOCAL):
+                    seconds = costs.save_seconds
+                case Load(tier=Tier.LOCAL):
+                    seconds = costs.load_seconds
+                case Save():
+                    matrix[_WAIT] = np.maximum(matrix[_WAIT], matrix[_WRITE])
+                    matrix[_WRITE] = matrix[_ARRIVAL] = matrix[_WAIT] + self.write_seconds
+                case Load() | Transfer():
+                    begin = np.maximum(matrix[_READ], matrix[_ARRIVAL])
+                    matrix[_WAIT] = matrix[_READ] = np.maximum(matrix[_WAIT], begin + self.read_seconds)
+                case Free(tier=Tier.REMOTE):
+                    matrix[_WAIT] = np.maximum(matrix[_WAIT], matrix[_ARRIVAL])
+            if seconds:
+                matrix[_WRITE:] -= seconds
+        return matrix
+
+    def _run_seconds(self, timed: _Timed) -> float:
+        """Return the seconds of a step that runs for the first time within a part."""
+        return self.costs.forward_seconds if timed.uncached else self.costs.recompute_seconds
+
+    def _compute_seconds(self, timed: _Timed) -> float:
+        """Return the seconds of a part without its transfers."""
+        costs, piece = self.costs, timed.piece
+        counted = self.counter.tallies[piece]
+        a_step = self._run_seconds(timed) + costs.record_overhead_seconds + costs.backward_seconds
+        seconds = self.counter.count_steps(piece.part.steps, piece.start) * a_step
+        return float(seconds + costs.again_seconds(counted) + costs.action_seconds(counted))
 
 
 def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
     """Return the variants to solve separately: with remote memory (True) and without (False).
 
     If transfers are serial, the variant with remote memory includes the other. If they overlap compute, they
-    need buffers, and only a simulation gives the time of a schedule, which takes too long for a long one.
+    need buffers. Long sequences are then solved without remote memory only, so that they are solved once.
     """
     if not costs.overlaps_compute:
         return (True,)
@@ -182,38 +369,25 @@ def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
 
 
 def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
-    """Return the cost of a tree: counted part by part, or simulated if transfers overlap or move caches."""
-    if needs_simulation(tree, costs=costs):
-        return play(tree.actions(), costs=costs)
-    return _price_counts(_tally_at(tree, costs), costs)
-
-
-def needs_simulation(tree: Tree, *, costs: StepCosts) -> bool:
-    """Return whether only a simulation gives the cost of a tree."""
+    """Return the cost of a tree: counted part by part, or simulated if caches move."""
     if tree.offloads:
-        return True
-    counted = _tally_at(tree, costs)
-    return costs.overlaps_compute and counted.remote_writes + counted.remote_reads > 0
-
-
-def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:
-    """Return the seconds of a tree; a lower bound, without transfers, if transfers overlap compute."""
-    counted = _tally_at(tree, costs)
-    if costs.overlaps_compute:
-        counted = counted._replace(remote_writes=0, remote_reads=0)
-    return _price_counts(counted, costs).seconds
-
-
-def _tally_at(tree: Tree, costs: StepCosts) -> Tally:
-    sizes = {"state_bytes": costs.state_bytes, "tape_bytes": costs.tape_bytes, "cache_bytes": costs.cache_bytes}
-    return tally(tree, **sizes)
-
-
-def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
+        return play(tree.actions(), costs=costs)
+    counter = _TreeCounter(tree, costs.state_bytes, costs.tape_bytes, costs.cache_bytes)
+    counted = counter.count_all()
+    local_bytes, seconds = counted.local_bytes, costs.serial_seconds(counted)
+    if costs.overlaps_compute and counted.messages:
+        local_bytes += counted.buffer_bytes
+        seconds = costs.compute_seconds(counted) + _WaitCounter(counter, costs).count_all()
+    charged = costs if counted.chunks == costs.steps else costs.with_chunk_workspace
     return Totals(
-        seconds=float(costs.serial_seconds(counted)),
-        local_peak_bytes=counted.local_bytes
-        + (costs if counted.chunks == costs.steps else costs.with_chunk_workspace).resident_bytes,
+        seconds=float(seconds),
+        local_peak_bytes=charged.resident_bytes + local_bytes,
         remote_peak_bytes=counted.remote_states * costs.remote_state_bytes,
         **{name: getattr(counted, name) for name in COUNTS},
     )
+
+
+def count_compute_seconds(tree: Tree, *, costs: StepCosts) -> float:
+    """Return the seconds of a tree without its transfers, a lower bound if they overlap compute."""
+    counter = _TreeCounter(tree, costs.state_bytes, costs.tape_bytes, costs.cache_bytes)
+    return float(costs.compute_seconds(counter.count_all()))

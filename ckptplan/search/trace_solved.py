@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, Integers
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import MOST_SIMULATED
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
@@ -161,9 +160,6 @@ class _Search:
     def _choose_budgets(self) -> list[int]:
         """Return budgets that are evenly spaced in the logarithm."""
         costs, budgets, count = self.question.costs, self.budgets, _FEW_BUDGETS
-        if costs.overlaps_compute:
-            # Schedules of long sequences take seconds to simulate.
-            count = min(_FEW_BUDGETS, max(2, MOST_SIMULATED // costs.steps))
         if budgets is None:
             most = _most_useful_bytes(self.question) - costs.resident_bytes
             free = np.geomspace(costs.tape_bytes, most, count).round()

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
-from typing import TypeVar
 
 import numpy as np
 
@@ -21,9 +20,8 @@ from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import least_seconds_of, memory_variants, needs_simulation
+from ckptplan.recursion.pricing import count_compute_seconds, memory_variants
 from ckptplan.recursion.problem import (
-    MOST_SIMULATED,
     Family,
     Prices,
     Problem,
@@ -88,13 +86,8 @@ def _decide(part: Part) -> Decision:
     return Decision(Choice.SPLIT, part.steps - 1)
 
 
-_T = TypeVar("_T")
-
-
 #: The effort of each search, by the effort of the task, if a task makes several searches.
 _LOWER_EFFORT = {"quick": "glance", "thorough": "quick"}
-#: For each schedule that may be simulated, the number of schedules that are built.
-_BUILT_PER_SIMULATION = 4
 #: The most amounts of memory for which the bound by memory is listed.
 _LEVELS = 2**20
 #: How many prices of a write are tried if remote memory is too small.
@@ -340,7 +333,6 @@ class Optimal(Solved):
 
         costs = task.costs
         has_remote = _fits_remotely(costs, task.budget)
-        remaining = MOST_SIMULATED // costs.steps
         open_budgets = budgets
         if budgets is not None:
             open_budgets = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
@@ -357,17 +349,13 @@ class Optimal(Solved):
             used = costs.resident_bytes + buffers
             free_bytes = None if open_budgets is None else [local_bytes - used for local_bytes in open_budgets]
             for free, budget_range, bounds in list_ranges(replace(problem, progress=task.progress), free_bytes):
-                solved = budget_range if free_bytes is None else _keep_best(budget_range, free_bytes)
-                if remote and costs.overlaps_compute:
-                    answers, played = self._simulate_some(solved, costs, is_beaten=is_beaten, most=remaining)
-                    remaining -= played
-                elif remote and solved.exact and _ignores_messages(costs):
+                solved = budget_range
+                if remote and solved.exact and _ignores_messages(costs):
                     # Solve with messages charged: these are the fastest schedules of one message a state.
-                    priced = solve(replace(charged, free_bytes=free)) or solved
-                    priced = priced if free_bytes is None else _keep_best(priced, free_bytes)
-                    answers = self._price_all(priced, costs, is_beaten=is_beaten)
-                else:
-                    answers = self._price_all(solved, costs, is_beaten=is_beaten)
+                    solved = solve(replace(charged, free_bytes=free)) or solved
+                if free_bytes is not None:
+                    solved = replace(solved, candidates=choose_within(solved.candidates, free_bytes))
+                answers = self._price_all(solved, costs, buffers=buffers, is_beaten=is_beaten)
                 proves_bounds = (
                     remote == has_remote and not offloads and not (costs.overlaps_compute and has_remote)
                 )
@@ -387,35 +375,25 @@ class Optimal(Solved):
         least = self.bound_seconds(task.costs, Budget(local_bytes=local_bytes))
         return not is_beaten(local_bytes, least / (1 - task.resolution) * (1 + SUM_ROUNDING))
 
-    def _price_all(self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten) -> list[Answer]:
-        """Return an answer, with its counted cost, for each candidate that is not beaten."""
+    def _price_all(
+        self, solved: SolvedProblem, costs: StepCosts, *, buffers: int, is_beaten: IsBeaten
+    ) -> list[Answer]:
+        """Return an answer, with its counted cost, for each candidate that is not beaten.
+
+        ``buffers`` are the bytes of the buffers of transfers that overlap compute. Such transfers may take no
+        time.
+        """
         answers = list[Answer]()
         for candidate in solved.candidates:
-            least = candidate.extra if candidate.least_extra is None else candidate.least_extra
+            extra = candidate.extra if candidate.least_extra is None else candidate.least_extra
+            tree = candidate.build() if buffers else None
+            least = costs.sweep_seconds + extra if tree is None else count_compute_seconds(tree, costs=costs)
             # Sums in another order may differ by rounding.
-            least = (costs.sweep_seconds + least) * (1 - SUM_ROUNDING)
-            if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
-                answers.append(self.answer_with(candidate.build(), costs=costs, notes=solved.notes))
+            least *= 1 - SUM_ROUNDING
+            if not is_beaten(costs.resident_bytes + candidate.local_bytes + buffers, least):
+                built = candidate.build() if tree is None else tree
+                answers.append(self.answer_with(built, costs=costs, notes=solved.notes))
         return answers
-
-    def _simulate_some(
-        self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten, most: int
-    ) -> tuple[list[Answer], int]:
-        """Return answers for candidates whose transfers overlap compute, and how many were simulated.
-
-        Candidates that are beaten even if all their transfers are hidden are left out. Of more than ``most``
-        candidates to simulate, ``most`` are taken, spread evenly.
-        """
-        trees = list[Tree]()
-        for candidate in _spread(solved.candidates, _BUILT_PER_SIMULATION * most):
-            tree = candidate.build()
-            least = least_seconds_of(tree, costs=costs) * (1 - SUM_ROUNDING)
-            if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
-                trees.append(tree)
-        counted = [tree for tree in trees if not needs_simulation(tree, costs=costs)]
-        played = _spread([tree for tree in trees if needs_simulation(tree, costs=costs)], most)
-        answers = [self.answer_with(tree, costs=costs, notes=solved.notes) for tree in [*counted, *played]]
-        return answers, len(played)
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         return costs.sweep_seconds + _bound_by_memory(costs, budget)
@@ -492,18 +470,6 @@ def _fits(task: Task, answer: Answer) -> bool:
     """Return whether the remote memory is large enough for an answer."""
     limit = task.budget.remote_bytes
     return limit is None or answer.totals(task.costs).remote_peak_bytes <= limit
-
-
-def _spread(items: Sequence[_T], most: int) -> Sequence[_T]:
-    """Return all items, or ``most`` of them, spread evenly."""
-    if len(items) <= most:
-        return items
-    return [items[place] for place in np.linspace(0, len(items) - 1, most).astype(int).tolist()]
-
-
-def _keep_best(solved: SolvedProblem, budgets: Sequence[int]) -> SolvedProblem:
-    """Return a solution with only the best candidate for each number of free bytes."""
-    return replace(solved, candidates=choose_within(solved.candidates, budgets))
 
 
 def _list_bounds_by_memory(costs: StepCosts, budgets: Sequence[int] | None) -> Iterator[tuple[int, float]]:

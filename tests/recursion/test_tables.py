@@ -4,7 +4,7 @@ Every value has its schedule, bounds lie below it, and no strategy of memorisati
 units, and one of promising splits alone, decide as the whole one does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import inf
@@ -15,16 +15,19 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from ckptplan.model.prediction import COUNTS
 from ckptplan.model.split import Where
+from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.memorising import Memorisation
 from ckptplan.recursion.prices import SLACK, bound_by_prices, find_promising_splits
-from ckptplan.recursion.pricing import Tally, tally
+from ckptplan.recursion.pricing import Tally, price_tree, tally
 from ckptplan.recursion.problem import Prices, Problem
 from ckptplan.recursion.revolve import count_recomputed
+from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, Tree, UnitSizes, grow_tree
 from ckptplan.schedule.simulator import play
-from tests.support import plain_costs
+from tests.support import changed, plain_costs, step_costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ def check_tree(job: Job, tree: Tree, prices: Prices, value: float) -> None:
     trace = play(tree.actions(), costs=plain_costs(job.steps, **sizes))
     assert trace.local_peak_bytes == counted.local_bytes <= job.units
     assert trace.remote_peak_bytes == counted.remote_states
-    for name in Tally._fields[:-2]:
+    for name in COUNTS:
         assert getattr(trace, name) == getattr(counted, name)
 
 
@@ -184,3 +187,37 @@ def test_a_table_keeps_all_laws(job: Job) -> None:
     for law in LAWS:
         note(f"law: {law.__doc__}")
         law(job)
+
+
+sizes = st.integers(1, 60)
+
+
+@given(
+    costs=step_costs(steps=st.integers(1, 40)),
+    held=st.fixed_dictionaries({"state_bytes": sizes, "tape_bytes": sizes, "cache_bytes": st.integers(0, 30)}),
+    free=st.integers(1, 2000),
+    cheap=st.sampled_from([0.0, 0.01, 0.2, 1.0]),
+    chunk=st.integers(1, 3),
+    lacking=st.integers(0, 2),
+)
+def test_the_counted_time_of_transfers_beside_compute_is_the_played_one(
+    costs: StepCosts, held: dict[str, int], free: int, cheap: float, chunk: int, lacking: int
+) -> None:
+    """Schedules for cheap transfers move many states, and compute waits for dear ones; chunks may be ragged."""
+    costs = changed(costs, overlaps_compute=True, **held)
+    prices = Prices.of(costs, remote=True)
+    cheaper = replace(prices, write=cheap * prices.recompute, read=cheap * prices.recompute)
+    solved = solve(
+        Problem(
+            steps=costs.steps, free_bytes=free, state_bytes=costs.state_bytes, tape_bytes=costs.recorded_bytes,
+            cache_bytes=costs.cache_bytes, prices=cheaper, least_write=0.0, least_read=0.0, front=True,
+        )
+    )  # fmt: skip
+    candidates = solved.candidates if solved is not None else []
+    in_chunks = changed(costs, steps=costs.steps * chunk - min(lacking, chunk - 1))
+    for candidate in candidates[:: max(1, len(candidates) // 3)]:
+        tree = replace(candidate.build(), chunk=chunk, steps=in_chunks.steps, counted={})
+        counted, trace = price_tree(tree, costs=in_chunks), play(tree.actions(), costs=in_chunks)
+        assert counted.seconds == pytest.approx(trace.seconds, rel=1e-12)
+        for name in (*COUNTS, "local_peak_bytes", "remote_peak_bytes"):
+            assert getattr(counted, name) == getattr(trace, name)
