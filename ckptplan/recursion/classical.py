@@ -59,6 +59,8 @@ class SingleTape(PartValues):
         self.local = np.where(recomputed >= revolve.MOST, np.inf, recomputed * prices.recompute)
         self.local += np.maximum(lengths - 1, 0) * (a + load) + lengths * k + np.maximum(saves - 1, 0) * s
         self.unstored, self.remote = np.zeros(last + 1), np.zeros(last + 1)
+        #: The first y with the least sum of far(t).
+        self.splits = np.zeros(last + 1, dtype=np.int64)
         local = self.local.tolist()
         back, fetch_price = a + prices.read, prices.fetch_price
         rests = np.full(last + 1, np.inf)  # free(t - y), in the order of descending t - y
@@ -68,7 +70,8 @@ class SingleTape(PartValues):
             remote = local[t] + fetch_price if t > 1 else k
             if t > 1:
                 # far(t) = min(owned(t), min over y of free(t - y) + (a + y r + r_d + far(y)))
-                remote = min(remote, _least_sum(rests[last - t + 1 : last], heads[1:t]))
+                least, place = _find_least_sum(rests[last - t + 1 : last], heads[1:t])
+                remote, self.splits[t] = min(remote, least), place + 1
             self.remote[t] = remote
             heads[t] = remote + (t * prices.recompute + back)
             if progress is not None and t % 4096 == 0:
@@ -88,29 +91,24 @@ class SingleTape(PartValues):
             return Decision(Choice.FETCH if fetch_price < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
             return choose_store(self.decide, part)
-        lengths = np.arange(1, steps)
-        heads = self.remote[1:steps] + (lengths * prices.recompute + (prices.advance + prices.read))
-        return Decision(Choice.SPLIT, int(np.argmin(self.unstored[steps - 1 : 0 : -1] + heads)) + 1)
+        return Decision(Choice.SPLIT, int(self.splits[steps]))
 
 
-def _least_sum(rests: Values, heads: Values) -> float:
-    """Return the least element of ``rests + heads``.
+def _find_least_sum(rests: Values, heads: Values) -> tuple[float, int]:
+    """Return the least element of ``rests + heads``, and its place.
 
     ``rests`` falls and ``heads`` rises, so the last rest and the first head of a piece bound its sums.
     """
-    pieces = len(rests) // _PIECE
-    if pieces < _FEW_PIECES:
-        return float(np.min(rests + heads))
-    whole = pieces * _PIECE
-    first = heads[:whole:_PIECE]
-    best = float(np.min(rests[:whole:_PIECE] + first))
-    open_ = np.flatnonzero(rests[_PIECE - 1 : whole : _PIECE] + first < best)
-    if len(open_):
-        begin, end = open_[0] * _PIECE, (open_[-1] + 1) * _PIECE
-        best = min(best, float(np.min(rests[begin:end] + heads[begin:end])))
-    if whole < len(rests):
-        best = min(best, float(np.min(rests[whole:] + heads[whole:])))
-    return best
+    begin, end = 0, len(rests)
+    if end >= _FEW_PIECES * _PIECE:
+        first_heads = heads[::_PIECE]
+        last_rests = np.append(rests[_PIECE - 1 :: _PIECE], rests[-1])[: len(first_heads)]
+        least = np.min(rests[::_PIECE] + first_heads)
+        open_pieces = np.flatnonzero(last_rests + first_heads <= least)
+        begin, end = int(open_pieces[0]) * _PIECE, (int(open_pieces[-1]) + 1) * _PIECE
+    sums = rests[begin:end] + heads[begin:end]
+    place = int(np.argmin(sums))
+    return float(sums[place]), begin + place
 
 
 #: A cache, as the search of each objective needs the same tables.
