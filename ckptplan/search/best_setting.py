@@ -65,11 +65,11 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
     waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
-        few = boxes.volume() <= _FEW_POINTS
-        point = _find_best_point(list_points(boxes) if few else list_corners(boxes), problem)
-        best = min((candidate for candidate in (best, point) if candidate is not None), default=None)
-        if not few:
-            waiting = _queue(waiting, *_cut(boxes, problem, best))
+        if boxes.volume() <= _FEW_POINTS:
+            best = _choose_better(best, *problem.bound(list_points(boxes)))
+        else:
+            best, *parts = _cut(boxes, problem, best)
+            waiting = _queue(waiting, *parts)
             cut += boxes.count()
         if waiting is None:
             break
@@ -150,11 +150,13 @@ def _queue(waiting: tuple[Boxes, Key] | None, boxes: Boxes, keys: Key) -> tuple[
     return join_boxes([remaining, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
 
 
-def _find_best_point(points: Boxes, problem: BoxProblem) -> tuple[float, ...] | None:
-    """Return the best of the points that keep the limits, by key and then by parameters."""
-    keys, useful = problem.bound(points)
+def _choose_better(best: tuple[float, ...] | None, keys: Key, useful: Mask) -> tuple[float, ...] | None:
+    """Return the least of ``best`` and of the useful keys of points, with their parameters."""
     place = find_least(keys, useful)
-    return None if place is None else tuple(column[place].item() for column in keys)
+    if place is None:
+        return best
+    point = tuple(column[place].item() for column in keys)
+    return point if best is None else min(best, point)
 
 
 def find_least(keys: Key, useful: Mask) -> int | None:
@@ -182,10 +184,20 @@ def _peel(boxes: Boxes) -> Boxes:
     return boxes
 
 
-def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
-    """Cut each box across one side; return the parts that may hold a better point, and their keys."""
-    # Bounding a few boxes takes as long as bounding hundreds.
+def _cut(
+    boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None
+) -> tuple[tuple[float, ...] | None, Boxes, Key]:
+    """Cut each box across one side.
+
+    Return the least of ``best`` and the corners of the boxes, the parts that may hold a better point, and the
+    keys of these parts.
+    """
+    # Bounding a few boxes takes as long as bounding hundreds, so corners and parts are bounded together.
+    corners = list_corners(boxes)
     parts = cut_all_sides(boxes, parts=max(2, min(32, _FEW_BOXES // boxes.count())))
-    keys, useful = problem.bound(parts)
+    keys, useful = problem.bound(join_boxes([corners, parts]))
+    first = corners.count()
+    best = _choose_better(best, tuple(column[:first] for column in keys), useful[:first])
+    keys, useful = tuple(column[first:] for column in keys), useful[first:]
     places = choose_sides(boxes, parts, useful & is_below(keys, best))
-    return parts.take(places), tuple(column[places] for column in keys)
+    return best, parts.take(places), tuple(column[places] for column in keys)

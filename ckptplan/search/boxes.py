@@ -7,7 +7,7 @@ use it: for the best setting (``search/best_setting.py``) and for the front (``s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING
-from ckptplan.cost.exact import Cost, overhead
+from ckptplan.cost.exact import Cost, Counts, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.step_costs import StepCosts
@@ -34,6 +34,8 @@ class Boxes:
 
     low: Columns
     high: Columns
+    #: The counts of actions in each box, if they were needed to choose the caches.
+    counts: Counts | None = None
 
     @classmethod
     def points(cls, columns: Columns) -> Boxes:
@@ -67,7 +69,7 @@ class Boxes:
 
     def with_columns(self, *, low: Columns, high: Columns) -> Boxes:
         """Return the boxes with further sides."""
-        return Boxes(low={**self.low, **low}, high={**self.high, **high})
+        return replace(self, low={**self.low, **low}, high={**self.high, **high})
 
     def volumes(self) -> npt.NDArray[np.float64]:
         """Return the number of points in each box, as floats since they can exceed 2**63; shape (n,)."""
@@ -267,9 +269,11 @@ class BoxProblem:
             keeps_fewest=fewest,
             most_seconds=self.limits.most_seconds,
         )
-        ends = self.strategy.count_cached(low=boxes.low, high=boxes.high, costs=self.costs, rule=rule)
-        low, high = ({CACHED_STEPS: end} for end in ends)
-        return boxes.with_columns(low=low, high=high)
+        fewest, most, counts = self.strategy.count_cached(
+            low=boxes.low, high=boxes.high, costs=self.costs, rule=rule
+        )
+        chosen = boxes.with_columns(low={CACHED_STEPS: fewest}, high={CACHED_STEPS: most})
+        return replace(chosen, counts=counts)
 
     @property
     def _has_caches(self) -> bool:
@@ -291,7 +295,9 @@ class BoxProblem:
     def _bound_costs(self, boxes: Boxes) -> tuple[Key, Mask]:
         """Return keys without low ends, and which boxes may hold a plan; K is one of the sides."""
         strategy = self.strategy
-        cost = strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
+        cost = strategy.evaluate(
+            low=boxes.low, high=boxes.high, costs=self.costs, model=self.model, counts=boxes.counts
+        )
         useful = self.limits.keeps(cost)
         admitted = strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
         return self.objective(cost), useful if admitted is None else useful & admitted

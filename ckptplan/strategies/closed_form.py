@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
-from ckptplan.cost.exact import Cost, Counts, price
+from ckptplan.cost.exact import Cost, Counts, find_local_peak, price
 from ckptplan.cost.overlap import SweepEnds, TransferTiming, least_overlapped_seconds, overlapped_seconds
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName, Model
@@ -153,21 +153,27 @@ class ClosedForm(Strategy):
         """Return the counts of schedules that move the caches of ``offloaded_steps`` steps."""
         raise NotImplementedError(f"{self.name} does not move caches")
 
-    def evaluate(self, *, low: Columns, high: Columns, costs: StepCosts, model: Model) -> Cost:
+    def evaluate(
+        self, *, low: Columns, high: Columns, costs: StepCosts, model: Model, counts: Counts | None = None
+    ) -> Cost:
         """Return bounds by the given cost model, shape (n,). Raises InputError if the strategy lacks it.
 
-        K is a column of the boxes. Without it all caches are kept, as the printed equations assume.
+        K is a column of the boxes. Without it all caches are kept, as the printed equations assume. ``counts``
+        are those of ``count_cached``, if it chose K.
         """
         if model == "paper":
             if self.printed is None:
                 raise no_equation(self.name)
             return self.printed(low=low, high=high, costs=costs.with_resident_caches.with_chunk_workspace)
-        return self._price(self._count_all(low=low, high=high, costs=costs), low=low, high=high, costs=costs)
+        counted = self._count_all(low=low, high=high, costs=costs, counts=counts)
+        return self._price(counted, low=low, high=high, costs=costs)
 
     def count_cached(
         self, *, low: Columns, high: Columns, costs: StepCosts, rule: CacheRule
-    ) -> tuple[Integers, Integers]:
+    ) -> tuple[Integers, Integers, Counts | None]:
         """Return the least and the largest K that a search may choose in each box; they are equal at points.
+
+        The last item are the counts of actions with this K, if they had to be known to choose it.
 
         The caches of K steps take K M_r of the memory that a schedule leaves free:
 
@@ -184,20 +190,20 @@ class ClosedForm(Strategy):
         largest = self.least_cached(high, steps=steps) if needs_none else np.full(1, steps, dtype=np.int64)
         is_point = self._is_point(low, high)
         fewest, largest, is_point = np.broadcast_arrays(fewest, largest, is_point)
-        most = largest
+        most, counts = largest, None
         while drops and rule.local_bytes is not None:
             counts = self._count_all(low=low, high={**high, CACHED_STEPS: most}, costs=costs, caches=False)
-            peak = self._price_serially(counts, is_point=is_point, costs=costs).local_peak_bytes
+            peak = find_local_peak(counts, costs) + self._bound_workspace(counts, is_point, costs)
             fitting = np.clip(np.minimum(most, (rule.local_bytes - peak) // costs.cache_bytes), fewest, largest)
             settled = not self.grows_by_caches or np.array_equal(fitting, most)
             most = fitting
             if settled:
                 break
         if not rule.keeps_fewest:
-            return np.where(is_point, most, fewest), most
+            return np.where(is_point, most, fewest), most, counts
         if rule.most_seconds < inf and gained > 0:
             fewest = self._count_needed(low, high, fewest=fewest, most=most, costs=costs, rule=rule)
-        return fewest, np.where(is_point, fewest, most)
+        return fewest, np.where(is_point, fewest, most), None if self.grows_by_caches else counts
 
     def _count_needed(
         self,
@@ -232,13 +238,22 @@ class ClosedForm(Strategy):
         late = is_point & (seconds > rule.most_seconds * (1 + SUM_ROUNDING))
         return np.where(late, np.clip(add(needed, seconds), fewest, most), needed)
 
-    def _count_all(self, *, low: Columns, high: Columns, costs: StepCosts, caches: bool = True) -> Counts:
+    def _count_all(
+        self,
+        *,
+        low: Columns,
+        high: Columns,
+        costs: StepCosts,
+        caches: bool = True,
+        counts: Counts | None = None,
+    ) -> Counts:
         """Return the counts of actions and caches. If ``caches`` is false, caches take no memory.
 
+        The counts of actions are those of ``counts``, if they are known.
         The first sweep keeps the caches of the last K steps, and every later run keeps the caches of its steps.
         So T - K steps run again in full once, however often they run.
         """
-        counts = self.counts(low=low, high=high, steps=costs.steps)
+        counts = counts or self.counts(low=low, high=high, steps=costs.steps)
         if OFFLOADED_STEPS in high:
             return self.offload(counts, low=low, high=high, steps=costs.steps)
         if not costs.cache_bytes and CACHED_STEPS not in high:
@@ -275,9 +290,18 @@ class ClosedForm(Strategy):
     def _price_serially(self, counts: Counts, *, is_point: npt.NDArray[np.bool_], costs: StepCosts) -> Cost:
         """Return the cost with transfers and compute in sequence, and the workspace of chunks."""
         cost = price(counts, costs)
+        workspace = self._bound_workspace(counts, is_point, costs)
+        return replace(cost, local_peak_bytes=cost.local_peak_bytes + workspace)
+
+    def _bound_workspace(
+        self, counts: Counts, is_point: npt.NDArray[np.bool_], costs: StepCosts
+    ) -> Integers | int:
+        """Return the bytes of the workspace that chunks of several steps need."""
+        if not costs.chunk_bytes:
+            return 0
         # In a box, the number of chunks is a lower bound, and tapes that are held together belong to one chunk.
         has_long_chunks = np.where(is_point, counts.chunks < costs.steps, counts.tapes > 1)
-        return replace(cost, local_peak_bytes=cost.local_peak_bytes + costs.chunk_bytes * has_long_chunks)
+        return costs.chunk_bytes * has_long_chunks
 
     def cost(self, parameters: Parameters, *, costs: StepCosts, model: Model = "exact") -> Cost:
         point = self.point(parameters, steps=costs.steps)

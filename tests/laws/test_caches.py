@@ -302,7 +302,7 @@ def move_caches(strategy: ClosedForm, low: dict, high: dict, costs: StepCosts) -
 
 def evaluate(strategy: ClosedForm, low: dict, high: dict, costs: StepCosts, rule: CacheRule) -> Cost:  # type: ignore[type-arg]
     """The bounds of a box whose K follows from a rule."""
-    fewest, most = strategy.count_cached(low=low, high=high, costs=costs, rule=rule)
+    fewest, most, _ = strategy.count_cached(low=low, high=high, costs=costs, rule=rule)
     ends = {**low, CACHED_STEPS: fewest}, {**high, CACHED_STEPS: most}
     return strategy.evaluate(low=ends[0], high=ends[1], costs=costs, model="exact")
 
