@@ -12,6 +12,7 @@ from ckptplan.model.prediction import STATED, PaperPrediction, Predicted, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.tree import Tree, write_splits
 from ckptplan.strategies.protocol import Strategy
 
@@ -30,8 +31,8 @@ class Answer:
     strategy: Strategy
     parameters: Parameters
     solved_at: StepCosts
-    #: The decisions, as a tree or as a plan has them, and their cost; None if the parameters determine both.
-    schedule: Tree | tuple[Split, ...] | None = None
+    #: The decisions and their cost; None if the parameters determine both.
+    schedule: Tree | None = None
     solved: Totals | None = None
     key: tuple[float, ...] = ()
     least_seconds: float | None = None
@@ -42,7 +43,7 @@ class Answer:
     @cached_property
     def splits(self) -> tuple[Split, ...] | None:
         """The decisions of the schedule, listed on first use; None if the parameters determine it."""
-        return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
+        return None if self.schedule is None else write_splits(self.schedule)
 
     @property
     def is_regular(self) -> bool:
@@ -56,7 +57,7 @@ class Answer:
 
     def drop_table(self) -> None:
         """Release the table behind the tree, once all schedules that share it have their cost."""
-        if isinstance(self.schedule, Tree):
+        if self.schedule is not None:
             self.schedule.drop_table()
 
     def without_chunk_workspace(self, costs: StepCosts) -> Answer:
@@ -75,7 +76,9 @@ class Answer:
         """Return the cost of this schedule by the exact model, at any costs of equally many steps."""
         if self.solved is not None and (costs is self.solved_at or costs == self.solved_at):
             return self.solved
-        return self.strategy.totals(self.parameters, costs=costs, splits=self.splits)
+        if self.schedule is not None:
+            return price_tree(self.schedule, costs=self.strategy.costs_of(costs))
+        return self.strategy.totals(self.parameters, costs=costs)
 
     def cost(self, costs: StepCosts, model: Model = "exact") -> Cost:
         """Return the cost by the given model, as arrays of one element.

@@ -92,6 +92,10 @@ class Strategy(ABC):
             raise no_equation(self.name)
         return cost_of(self.totals(parameters, costs=costs))
 
+    def costs_of(self, costs: StepCosts) -> StepCosts:
+        """Return the costs that the strategy counts with."""
+        return costs
+
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
         return costs.sweep_seconds

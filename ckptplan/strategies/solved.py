@@ -63,7 +63,7 @@ class Task:
 
     def allows(self, answer: Answer) -> bool:
         """Return whether a schedule keeps the caches that it has to keep."""
-        return not self.costs.cache_bytes or self.cache in (None, answer.cache)
+        return not self.costs.cache_bytes or self.cache is None or answer.cache == self.cache
 
     def best_of(self, answers: Sequence[Answer]) -> Answer | None:
         """Return the answer that is chosen by the actual costs, None if none is acceptable."""
@@ -147,7 +147,6 @@ class Solved(Strategy):
         return price_tree(read_tree(parameters, splits or (), steps=costs.steps), costs=self.costs_of(costs))
 
     def costs_of(self, costs: StepCosts) -> StepCosts:
-        """Return the costs that the strategy counts with."""
         return costs if self.knows_caches else costs.with_resident_caches
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:

@@ -11,7 +11,7 @@ its value times (1 + share). In each sample, every strategy is compared at its b
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -45,6 +45,7 @@ from ckptplan.planning.request import (
     replace_memory,
 )
 from ckptplan.planning.suggestions import explain_infeasible
+from ckptplan.recursion.tree import read_tree
 from ckptplan.schedule.simulator import play
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
@@ -251,14 +252,12 @@ INPUTS = (
     *_OPTIONAL,
 )
 #: The inputs that raise a schedule's peak.
-_SIZES = ("state-bytes", "tape-bytes")
+_SIZES = ("state-bytes", "tape-bytes", "cache-bytes")
 FACTORS = (0.5, 0.8, 1.25, 2.0)
 #: The range of factors searched for break-evens, and the number of grid steps in each direction.
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 #: The precision of a break-even, as a ratio of factors.
 _CLOSE = 1.001
-#: The number of recent best settings whose times bound the next search.
-_SETTINGS = 3
 #: The number of samples of error bars that take about as long as the study of one input.
 _WORK = 30
 
@@ -502,9 +501,9 @@ def _make_answer(plan: Plan, question: Question) -> Answer:
         strategy=strategy_of(plan.strategy),
         parameters=plan.parameters,
         solved_at=question.costs,
-        schedule=plan.splits,
+        schedule=None if plan.splits is None else read_tree(plan.parameters, plan.splits, steps=plan.steps),
     )
-    solved = None if plan.splits is None else answer.totals(question.costs)
+    solved = None if answer.schedule is None else answer.totals(question.costs)
     return replace(answer, solved=solved, key=(answer.seconds(question.costs, question.goal.model),))
 
 
@@ -549,10 +548,13 @@ class _Scan:
         self.axis, self.case, self.goal, self.kept = axis, case, goal, kept
         self.ask, self.price_kept = cache(self._ask), cache(self._price_kept)
         self.find_best, self.stays_best = cache(self._find_best), cache(self._stays_best)
+        self.is_ahead = cache(self._is_ahead)
         #: The least factor at which the kept plan is known not to fit.
         self.least_misfit = math.inf
-        #: Recent best settings of closed forms, which bound the time at other factors.
-        self.settings = deque[Answer](maxlen=_SETTINGS)
+        #: The last best setting of each closed form, which bounds the time at other factors.
+        self.settings = dict[str, Answer]()
+        if kept.strategy.is_closed_form and kept.strategy.name in goal.strategies:
+            self.settings[kept.strategy.name] = kept
 
     def _ask(self, factor: float) -> Question:
         """Return the question with the input scaled by a factor. Raises InputError."""
@@ -614,7 +616,7 @@ class _Scan:
             not self.axis.kind.whole
             and not self.case.profile.overlaps_compute
             and self.goal.model == "exact"
-            and all(map(self._is_ahead, (1.0, self.list_factors(end)[-1])))
+            and all(map(self.is_ahead, (1.0, self.list_factors(end)[-1])))
         )
 
     def _is_ahead(self, factor: float) -> bool:
@@ -630,22 +632,15 @@ class _Scan:
         if left_out is not None and self.stays_best(_LEAST if factor < 1 else _MOST):
             return replace(_summarise(self.kept), seconds=left_out)
         bounds = [] if left_out is None else [left_out / decisive]
-        is_setting = self.kept.strategy.is_closed_form and left_out is None
-        bounded = [*self.settings, *([self.kept] if is_setting else [])]
-        if question.goal.model == "exact":
-            # A search excludes chunks that grow too fast, even if they fit.
-            admitted = (setting for setting in bounded if not _outgrows(setting, question.costs))
-            prices = (price_kept(setting, question) for setting in admitted)
-            bounds += [seconds for seconds, fits in prices if fits]
+        prices = map(question.price_near, self.settings.values())
+        bounds += [seconds for seconds in prices if seconds is not None]
         answer = question.best_below(min(bounds)) if bounds else question.best()
         if left_out is not None and (answer is None or left_out < answer.key[0] * decisive):
             return replace(_summarise(self.kept), seconds=left_out)
         if answer is None:
             return None
-        if answer.strategy.is_closed_form and answer.parameters not in [
-            old.parameters for old in self.settings
-        ]:
-            self.settings.append(answer)
+        if answer.strategy.is_closed_form:
+            self.settings[answer.strategy.name] = answer
         return _summarise(answer)
 
     def find_break_evens(self) -> Iterator[BreakEven]:
