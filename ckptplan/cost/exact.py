@@ -90,22 +90,10 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
     costs, which the search uses to prune. If transfers overlap compute, the local peak includes two buffers
     (``cost/overlap.py``, which then also gives the seconds).
     """
-    remote = counts.remote_checkpoints * costs.remote_state_bytes
-    return Cost(
-        seconds=costs.serial_seconds(counts),
-        local_peak_bytes=find_local_peak(counts, costs),
-        remote_peak_bytes=remote
-        + counts.offloaded_caches * costs.remote_cache_bytes
-        + np.zeros_like(counts.tapes),
-    )
-
-
-def find_local_peak(counts: Counts, costs: StepCosts) -> Integers:
-    """Return the local peak of ``counts`` in bytes, as ``price`` does."""
     # local peak = M_others + checkpoints M_s + tapes M_a + caches M_r, or M_s + moving M_r before that,
     # (+ 2 (largest_message M_s + moving M_r), the buffers)
     moving = counts.moving_caches * costs.cache_bytes
-    local: Integers = np.maximum(
+    local = np.maximum(
         counts.local_checkpoints * costs.state_bytes
         + counts.tapes * costs.tape_bytes
         + counts.caches * costs.cache_bytes,
@@ -113,7 +101,14 @@ def find_local_peak(counts: Counts, costs: StepCosts) -> Integers:
     )
     if costs.overlaps_compute:
         local = local + 2 * (counts.largest_message * costs.state_bytes + moving)
-    return costs.resident_bytes + local
+    remote = counts.remote_checkpoints * costs.remote_state_bytes
+    return Cost(
+        seconds=costs.serial_seconds(counts),
+        local_peak_bytes=costs.resident_bytes + local,
+        remote_peak_bytes=remote
+        + counts.offloaded_caches * costs.remote_cache_bytes
+        + np.zeros_like(counts.tapes),
+    )
 
 
 def overhead(seconds: Any, base_seconds: float) -> Any:

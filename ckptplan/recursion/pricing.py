@@ -17,10 +17,10 @@ read in the reverse order of their writes: after the first read, all states have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from math import inf
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ import numpy.typing as npt
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import MOST_SIMULATED
 from ckptplan.recursion.tree import PlacedPart, Tree, unfold
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import play
@@ -39,8 +38,9 @@ class Tally(NamedTuple):
 
     ``local_bytes`` is the peak of checkpoints, tapes and caches, and ``remote_states`` the peak in remote
     memory. Both include the part's own first state. A part that keeps the caches of its steps holds all of them
-    at its peak, as no memory is released before its first step is reversed. If transfers overlap compute, there
-    are two buffers from the first message on: they raise the peak by ``buffer_bytes``.
+    at its peak, as no memory is released before its first step is reversed. If transfers overlap compute, two
+    buffers raise the peak by ``buffer_bytes`` from the first message on, and a part with messages has the
+    matrices of its ``waits``, with the caches of its steps and without them when it begins.
     """
 
     recomputed_steps: int = 0
@@ -54,6 +54,7 @@ class Tally(NamedTuple):
     local_bytes: int = 0
     remote_states: int = 0
     buffer_bytes: int = 0
+    waits: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     @property
     def messages(self) -> int:
@@ -68,8 +69,6 @@ class Tally(NamedTuple):
 
 #: The actions and pieces of a part, each with the number of times that it occurs.
 _Items: TypeAlias = list[tuple[Action | PlacedPart, int]]
-_Key = TypeVar("_Key")
-_Result = TypeVar("_Result")
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> Tally:
@@ -77,79 +76,68 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0
 
     Raises KeyError for a part without a decision.
     """
-    return _TreeCounter(tree, state_bytes, tape_bytes, cache_bytes).count_all()
+    return _TreeCounter(tree, (state_bytes, tape_bytes, cache_bytes)).count_all()
 
 
-def _visit(
-    root: _Key,
-    results: dict[_Key, _Result],
-    *,
-    expand: Callable[[_Key], tuple[_Items, list[_Key]]],
-    count: Callable[[_Key, _Items, list[_Result]], _Result],
-) -> _Result:
-    """Return the result of a part, and add the results of all parts in it to ``results``.
-
-    ``expand`` returns the items of a part, and the parts among them. ``count`` makes the result of a part from
-    its items and the results of these parts.
-    """
-    # A part waits twice: until it is expanded, and until the parts in it have results.
-    waiting: list[tuple[_Key, _Items, list[_Key]]] = [(root, [], [])]
-    while waiting:
-        part, items, after = waiting.pop()
-        if part in results:
-            continue
-        if items:
-            results[part] = count(part, items, [results[child] for child in after])
-            continue
-        items, after = expand(part)
-        waiting.append((part, items, after))
-        waiting += [(child, [], []) for child in after if child not in results]
-    return results[root]
-
-
-def _find_results(tree: Tree, kind: str, of: Hashable) -> dict[Any, Any]:
-    """Return the results for the parts of a tree; those of other sizes or costs are dropped."""
-    known: tuple[Hashable, dict[Any, Any]] | None = tree.counted.get(kind)
-    if known is None or known[0] != of:
-        known = tree.counted[kind] = of, {}
-    return known[1]
+def _count_at(tree: Tree, costs: StepCosts) -> Tally:
+    """Return the counts of a whole schedule, and its waits if transfers overlap compute."""
+    sizes = costs.state_bytes, costs.tape_bytes, costs.cache_bytes
+    return _TreeCounter(tree, sizes, costs if costs.overlaps_compute else None).count_all()
 
 
 def set_tally(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
     """Store the counts that a closed form gives, so that ``tally`` makes no decisions of the tree."""
-    counter = _TreeCounter(tree, state_bytes, tape_bytes)
+    counter = _TreeCounter(tree, (state_bytes, tape_bytes, 0))
     counter.tallies[counter.root] = counts
 
 
 class _TreeCounter:
     """Counts the actions of a part, from the counts of the parts that its decision leaves."""
 
-    def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> None:
-        self.tree, self.chunk, self.state_bytes = tree, tree.chunk, state_bytes
-        self.recorded_bytes, self.cache_bytes = tape_bytes + cache_bytes, cache_bytes
+    def __init__(self, tree: Tree, sizes: tuple[int, int, int], costs: StepCosts | None = None) -> None:
+        self.state_bytes, tape_bytes, self.cache_bytes = sizes
+        self.costs = costs
+        self.tree, self.chunk, self.recorded_bytes = tree, tree.chunk, tape_bytes + self.cache_bytes
         #: Whether all caches are kept, in any part.
         self.keeps_all = not tree.sizes.cache
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
-        sizes = state_bytes, tape_bytes, cache_bytes
-        self.tallies: dict[PlacedPart, Tally] = _find_results(tree, "tallies", sizes)
+        known: tuple[Any, dict[PlacedPart, Tally]] = tree.counted.get("parts", (None, {}))
+        if known[0] != (sizes, costs):
+            # Parts that move nothing have no waits.
+            same = known[1].items() if known[0] and known[0][0] == sizes else ()
+            unmoved = {piece: counted for piece, counted in same if not counted.messages}
+            known = tree.counted["parts"] = (sizes, costs), unmoved
+        self.tallies = known[1]
         #: The whole sequence. It begins at step 0 only if its first chunk is ragged.
         self.root = PlacedPart(tree.root, start=0 if self.missing else 1)
 
     def count_all(self) -> Tally:
         """Return the counts of the whole sequence."""
-        return _visit(self.root, self.tallies, expand=self.expand, count=self.count)
-
-    def expand(self, piece: PlacedPart) -> tuple[_Items, list[PlacedPart]]:
-        """Return the items of a part, and the parts among them."""
-        items = unfold(piece, self.tree.decisions[piece.part], self.tree.sizes)
-        # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
-        after = [
-            child if child.start < 2 else child._replace(start=1)
-            for child, _ in items
-            if isinstance(child, PlacedPart)
-        ]
-        return items, after
+        tallies = self.tallies
+        # A piece waits twice: until it is unfolded, and until the pieces in it are counted.
+        waiting: list[tuple[PlacedPart, _Items, list[PlacedPart]]] = [(self.root, [], [])]
+        while waiting:
+            piece, items, after = waiting.pop()
+            if piece in tallies:
+                continue
+            if items:
+                counted = self.count(piece, items, [tallies[child] for child in after])
+                if self.costs is not None and counted.messages:
+                    timed = partial(self.time, piece, items, after, self.costs)
+                    counted = counted._replace(waits=(timed(lacks=False), timed(lacks=True)))
+                tallies[piece] = counted
+                continue
+            items = unfold(piece, self.tree.decisions[piece.part], self.tree.sizes)
+            # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
+            after = [
+                child if child.start < 2 else child._replace(start=1)
+                for child, _ in items
+                if isinstance(child, PlacedPart)
+            ]
+            waiting.append((piece, items, after))
+            waiting += [(child, [], []) for child in after if child not in tallies]
+        return tallies[self.root]
 
     def keeps_caches(self, piece: PlacedPart) -> bool:
         """Return whether a part keeps the caches of all its steps, each until its step is reversed."""
@@ -233,19 +221,63 @@ class _TreeCounter:
             local += self.count_steps(steps, start) * self.cache_bytes
         return local, int(where is Where.REMOTE)
 
+    def time(
+        self, piece: PlacedPart, items: _Items, after: list[PlacedPart], costs: StepCosts, *, lacks: bool
+    ) -> npt.NDArray[np.float64]:
+        """Return the matrix of the waits of a part.
 
-class _Timed(NamedTuple):
-    """A part, and whether the caches of its steps are missing when it begins, so that its first runs take f."""
+        If it ``lacks`` the caches of its steps when it begins, their first runs within it take f, else r.
+        """
+        keeps, run_seconds = (
+            self.keeps_caches(piece),
+            costs.forward_seconds if lacks else costs.recompute_seconds,
+        )
+        matrix, pieces = _AT_ONCE, enumerate(after)
+        for times, group in groupby(items, key=lambda pair: pair[1]):
+            before, matrix = matrix, _AT_ONCE.copy()
+            for item, _ in group:
+                seconds = 0.0
+                match item:
+                    case PlacedPart():
+                        place, child = next(pieces)
+                        # The first part has the last steps. The steps of the others have run before.
+                        child_lacks = not keeps or (lacks and not place)
+                        seconds = self._compute_seconds(child, costs, lacks=child_lacks)
+                        if (waits := self.tallies[child].waits) is not None:
+                            arrival = matrix[_ARRIVAL] - seconds
+                            matrix, seconds = _follow(matrix, waits[child_lacks]), 0.0
+                            matrix[_ARRIVAL] = arrival
+                    case Advance(start, stop):
+                        seconds = self.count_steps(stop - start, start) * run_seconds + costs.advance_seconds
+                    case Record(start, stop):
+                        a_step = run_seconds + costs.record_overhead_seconds
+                        seconds = self.count_steps(stop - start, start) * a_step + costs.chunk_seconds
+                    case Backward(start, stop):
+                        seconds = self.count_steps(stop - start, start) * costs.backward_seconds
+                    case Save(tier=Tier.LOCAL):
+                        seconds = costs.save_seconds
+                    case Load(tier=Tier.LOCAL):
+                        seconds = costs.load_seconds
+                    case Save():
+                        matrix[_WAIT] = np.maximum(matrix[_WAIT], matrix[_WRITE])
+                        write_seconds = costs.message_seconds + costs.write_seconds
+                        matrix[_WRITE] = matrix[_ARRIVAL] = matrix[_WAIT] + write_seconds
+                    case Load() | Transfer():
+                        read_seconds = costs.message_seconds + costs.read_seconds
+                        arrived = np.maximum(matrix[_READ], matrix[_ARRIVAL]) + read_seconds
+                        matrix[_WAIT] = matrix[_READ] = np.maximum(matrix[_WAIT], arrived)
+                    case Free(tier=Tier.REMOTE):
+                        matrix[_WAIT] = np.maximum(matrix[_WAIT], matrix[_ARRIVAL])
+                matrix[_WRITE:] -= seconds
+            matrix = _follow(before, _repeat(matrix, times))
+        return matrix
 
-    piece: PlacedPart
-    uncached: bool = True
-
-
-class _Passage(NamedTuple):
-    """The seconds of compute of a part, and the matrix of its waits; None if it moves nothing."""
-
-    seconds: float
-    waits: npt.NDArray[np.float64] | None = None
+    def _compute_seconds(self, piece: PlacedPart, costs: StepCosts, *, lacks: bool) -> float:
+        """Return the seconds of a part without its transfers."""
+        a_step = costs.forward_seconds if lacks else costs.recompute_seconds
+        a_step += costs.record_overhead_seconds + costs.backward_seconds
+        seconds, counted = self.count_steps(piece.part.steps, piece.start) * a_step, self.tallies[piece]
+        return float(seconds + costs.again_seconds(counted) + costs.action_seconds(counted))
 
 
 #: The rows and columns of a matrix: the wait of compute, when either buffer is free, when the state arrives.
@@ -270,114 +302,16 @@ def _repeat(matrix: npt.NDArray[np.float64], times: int) -> npt.NDArray[np.float
     return repeated
 
 
-class _WaitCounter:
-    """Counts how long compute waits for the transfers of a part, from the waits in the parts within it."""
-
-    def __init__(self, counter: _TreeCounter, costs: StepCosts) -> None:
-        self.counter, self.costs = counter, costs
-        self.write_seconds = costs.message_seconds + costs.write_seconds
-        self.read_seconds = costs.message_seconds + costs.read_seconds
-        self.passages: dict[_Timed, _Passage] = _find_results(counter.tree, "passages", costs)
-
-    def count_all(self) -> float:
-        """Return how long compute waits in the whole sequence."""
-        root = _Timed(self.counter.root)
-        waits = _visit(root, self.passages, expand=self.expand, count=self.count).waits
-        # Both buffers are free at the start.
-        return 0.0 if waits is None else float(waits[_WAIT, :_ARRIVAL].max())
-
-    def expand(self, timed: _Timed) -> tuple[_Items, list[_Timed]]:
-        """Return the items of a part, and the parts among them. Parts that move nothing are counted at once."""
-        keeps = self.counter.keeps_caches(timed.piece)
-        items, pieces = self.counter.expand(timed.piece)
-        # The first part has the last steps. The steps of the others have run before.
-        after = [
-            _Timed(piece, not keeps or (timed.uncached and not place)) for place, piece in enumerate(pieces)
-        ]
-        for part in after:
-            if not self.counter.tallies[part.piece].messages:
-                self.passages[part] = _Passage(self._compute_seconds(part))
-        return items, after
-
-    def count(self, timed: _Timed, items: _Items, after: list[_Passage]) -> _Passage:
-        """Return the passage of a part."""
-        waits, passages = _AT_ONCE, iter(after)
-        for times, group in groupby(items, key=lambda pair: pair[1]):
-            waits = _follow(waits, _repeat(self._pass_through(timed, group, passages), times))
-        return _Passage(self._compute_seconds(timed), waits)
-
-    def _pass_through(
-        self, timed: _Timed, items: Iterable[tuple[Action | PlacedPart, int]], passages: Iterator[_Passage]
-    ) -> npt.NDArray[np.float64]:
-        """Return the matrix of consecutive items of a part."""
-        matrix, run_seconds = _AT_ONCE.copy(), self._run_seconds(timed)
-        costs, count_steps = self.costs, self.counter.count_steps
-        for item, _ in items:
-            seconds = 0.0
-            match item:
-                case PlacedPart():
-                    seconds, waits = next(passages)
-                    if waits is not None:
-                        arrival = matrix[_ARRIVAL] - seconds
-                        matrix, seconds = _follow(matrix, waits), 0.0
-                        matrix[_ARRIVAL] = arrival
-                case Advance(start, stop):
-                    seconds = count_steps(stop - start, start) * run_seconds + costs.advance_seconds
-                case Record(start, stop):
-                    seconds = count_steps(stop - start, start) * (run_seconds + costs.record_overhead_seconds)
-                    seconds += costs.chunk_seconds
-                case Backward(start, stop):
-                    seconds = count_steps(stop - start, start) * costs.backward_seconds
-                case Save(tier=Tier.LOCAL):
-                    seconds = costs.save_seconds
-                case Load(tier=Tier.LOCAL):
-                    seconds = costs.load_seconds
-                case Save():
-                    matrix[_WAIT] = np.maximum(matrix[_WAIT], matrix[_WRITE])
-                    matrix[_WRITE] = matrix[_ARRIVAL] = matrix[_WAIT] + self.write_seconds
-                case Load() | Transfer():
-                    begin = np.maximum(matrix[_READ], matrix[_ARRIVAL])
-                    matrix[_WAIT] = matrix[_READ] = np.maximum(matrix[_WAIT], begin + self.read_seconds)
-                case Free(tier=Tier.REMOTE):
-                    matrix[_WAIT] = np.maximum(matrix[_WAIT], matrix[_ARRIVAL])
-            if seconds:
-                matrix[_WRITE:] -= seconds
-        return matrix
-
-    def _run_seconds(self, timed: _Timed) -> float:
-        """Return the seconds of a step that runs for the first time within a part."""
-        return self.costs.forward_seconds if timed.uncached else self.costs.recompute_seconds
-
-    def _compute_seconds(self, timed: _Timed) -> float:
-        """Return the seconds of a part without its transfers."""
-        costs, piece = self.costs, timed.piece
-        counted = self.counter.tallies[piece]
-        a_step = self._run_seconds(timed) + costs.record_overhead_seconds + costs.backward_seconds
-        seconds = self.counter.count_steps(piece.part.steps, piece.start) * a_step
-        return float(seconds + costs.again_seconds(counted) + costs.action_seconds(counted))
-
-
-def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
-    """Return the variants to solve separately: with remote memory (True) and without (False).
-
-    If transfers are serial, the variant with remote memory includes the other. If they overlap compute, they
-    need buffers. Long sequences are then solved without remote memory only, so that they are solved once.
-    """
-    if not costs.overlaps_compute:
-        return (True,)
-    return (True, False) if costs.steps <= MOST_SIMULATED else (False,)
-
-
 def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
     """Return the cost of a tree: counted part by part, or simulated if caches move."""
     if tree.offloads:
         return play(tree.actions(), costs=costs)
-    counter = _TreeCounter(tree, costs.state_bytes, costs.tape_bytes, costs.cache_bytes)
-    counted = counter.count_all()
+    counted = _count_at(tree, costs)
     local_bytes, seconds = counted.local_bytes, costs.serial_seconds(counted)
-    if costs.overlaps_compute and counted.messages:
+    if counted.waits is not None:
         local_bytes += counted.buffer_bytes
-        seconds = costs.compute_seconds(counted) + _WaitCounter(counter, costs).count_all()
+        # Both buffers are free at the start, and no cache is there.
+        seconds = costs.compute_seconds(counted) + counted.waits[True][_WAIT, :_ARRIVAL].max()
     charged = costs if counted.chunks == costs.steps else costs.with_chunk_workspace
     return Totals(
         seconds=float(seconds),
@@ -389,5 +323,4 @@ def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
 
 def count_compute_seconds(tree: Tree, *, costs: StepCosts) -> float:
     """Return the seconds of a tree without its transfers, a lower bound if they overlap compute."""
-    counter = _TreeCounter(tree, costs.state_bytes, costs.tape_bytes, costs.cache_bytes)
-    return float(costs.compute_seconds(counter.count_all()))
+    return float(costs.compute_seconds(_count_at(tree, costs)))

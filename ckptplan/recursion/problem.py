@@ -21,8 +21,7 @@ from ckptplan.recursion.tree import Tree, UnitSizes
 #: The most sums that a table may take: from tenths of a second to a minute. Tables of blocks of several steps
 #: are of single precision, and may take more sums than those of single steps.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "blocks": 24 * 10**8, "thorough": 3 * 10**10}
-#: The most runs and messages of a schedule that is simulated for its time, as its caches move, and the most
-#: steps that are solved with transfers that overlap compute.
+#: The most actions of a schedule that is simulated, and the most steps whose transfers overlap compute.
 MOST_SIMULATED = 200_000
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6

@@ -280,7 +280,7 @@ class Tree:
     chunk: int
     steps: int
     offloads: bool = False
-    #: Counts of parts by the sizes in bytes, shared with trees of other roots (``tally``).
+    #: The last counts of parts, shared with trees of other roots (``recursion/pricing.py``).
     counted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def parts(self) -> Iterator[Part]:

@@ -68,8 +68,8 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
         if boxes.volume() <= _FEW_POINTS:
             best = _choose_better(best, *problem.bound(list_points(boxes)))
         else:
-            best, *parts = _cut(boxes, problem, best)
-            waiting = _queue(waiting, *parts)
+            best, parts, part_keys = _cut(boxes, problem, best)
+            waiting = _queue(waiting, parts, part_keys)
             cut += boxes.count()
         if waiting is None:
             break

@@ -269,10 +269,10 @@ class BoxProblem:
             keeps_fewest=fewest,
             most_seconds=self.limits.most_seconds,
         )
-        fewest, most, counts = self.strategy.count_cached(
+        least, most, counts = self.strategy.count_cached(
             low=boxes.low, high=boxes.high, costs=self.costs, rule=rule
         )
-        chosen = boxes.with_columns(low={CACHED_STEPS: fewest}, high={CACHED_STEPS: most})
+        chosen = boxes.with_columns(low={CACHED_STEPS: least}, high={CACHED_STEPS: most})
         return replace(chosen, counts=counts)
 
     @property

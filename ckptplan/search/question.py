@@ -21,7 +21,7 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.best_setting import find_least, find_setting
-from ckptplan.search.boxes import Boxes, BoxProblem, Limits
+from ckptplan.search.boxes import BoxProblem, Limits
 from ckptplan.search.objective import (
     Knee,
     Objective,
@@ -157,25 +157,6 @@ class Question:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
         fastest = self._find_first(Preference(objective=least_time.alone(), limit=(seconds, -np.inf)))
         return None if fastest is None or fastest.key >= (seconds,) else fastest
-
-    def price_near(self, setting: Answer) -> float | None:
-        """Return the seconds of the setting that is nearest to one at other costs; None if it does not fit.
-
-        Sizes that determine parameters, and the caches that fit, are those of this question. The setting is one
-        of a closed form.
-        """
-        if not isinstance(setting.strategy, ClosedForm):
-            raise TypeError(f"{setting.strategy.name} has no closed form")
-        problem = self._make_box_problem(setting.strategy, least_time.alone())
-        box = Boxes.whole(setting.strategy.ranges(costs=self.costs, budget=self.budget))
-        if box is None:
-            return None
-        point = {
-            name: np.clip(setting.parameters.get(name, low), low, box.high[name])
-            for name, low in box.low.items()
-        }
-        keys, fits = problem.bound(Boxes.points(point))
-        return float(keys[0][0]) if fits[0] else None
 
     def for_closed_forms(self) -> Question:
         """Return the question for closed forms only, which are fast to search.
@@ -464,20 +445,18 @@ class Question:
         if not strategy.allows(self.goal.cache):
             return None
         if isinstance(strategy, ClosedForm):
-            return find_setting(self._make_box_problem(strategy, objective), rival=rival)
+            problem = BoxProblem(
+                strategy=strategy,
+                costs=self.costs,
+                limits=self.limits,
+                objective=objective,
+                model=self.goal.model,
+                cache=self.goal.cache,
+            )
+            return find_setting(problem, rival=rival)
         if not isinstance(strategy, Solved):
             raise TypeError(f"{strategy.name} is neither a closed form nor solved")
         return self._solve(strategy, objective, progress=progress)
-
-    def _make_box_problem(self, strategy: ClosedForm, objective: Objective) -> BoxProblem:
-        return BoxProblem(
-            strategy=strategy,
-            costs=self.costs,
-            limits=self.limits,
-            objective=objective,
-            model=self.goal.model,
-            cache=self.goal.cache,
-        )
 
     def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":

@@ -55,11 +55,6 @@ class Answer:
         """Which caches the schedule keeps."""
         return self.strategy.name_cache(self.parameters, splits=self.splits)
 
-    def drop_table(self) -> None:
-        """Release the table behind the tree, once all schedules that share it have their cost."""
-        if self.schedule is not None:
-            self.schedule.drop_table()
-
     def without_chunk_workspace(self, costs: StepCosts) -> Answer:
         """Return the answer, solved at ``costs.with_chunk_workspace``, at ``costs``.
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
-from ckptplan.cost.exact import Cost, Counts, find_local_peak, price
+from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.cost.overlap import SweepEnds, TransferTiming, least_overlapped_seconds, overlapped_seconds
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName, Model
@@ -193,7 +193,7 @@ class ClosedForm(Strategy):
         most, counts = largest, None
         while drops and rule.local_bytes is not None:
             counts = self._count_all(low=low, high={**high, CACHED_STEPS: most}, costs=costs, caches=False)
-            peak = find_local_peak(counts, costs) + self._bound_workspace(counts, is_point, costs)
+            peak = self._price_serially(counts, is_point=is_point, costs=costs).local_peak_bytes
             fitting = np.clip(np.minimum(most, (rule.local_bytes - peak) // costs.cache_bytes), fewest, largest)
             settled = not self.grows_by_caches or np.array_equal(fitting, most)
             most = fitting
@@ -290,18 +290,9 @@ class ClosedForm(Strategy):
     def _price_serially(self, counts: Counts, *, is_point: npt.NDArray[np.bool_], costs: StepCosts) -> Cost:
         """Return the cost with transfers and compute in sequence, and the workspace of chunks."""
         cost = price(counts, costs)
-        workspace = self._bound_workspace(counts, is_point, costs)
-        return replace(cost, local_peak_bytes=cost.local_peak_bytes + workspace)
-
-    def _bound_workspace(
-        self, counts: Counts, is_point: npt.NDArray[np.bool_], costs: StepCosts
-    ) -> Integers | int:
-        """Return the bytes of the workspace that chunks of several steps need."""
-        if not costs.chunk_bytes:
-            return 0
         # In a box, the number of chunks is a lower bound, and tapes that are held together belong to one chunk.
         has_long_chunks = np.where(is_point, counts.chunks < costs.steps, counts.tapes > 1)
-        return costs.chunk_bytes * has_long_chunks
+        return replace(cost, local_peak_bytes=cost.local_peak_bytes + costs.chunk_bytes * has_long_chunks)
 
     def cost(self, parameters: Parameters, *, costs: StepCosts, model: Model = "exact") -> Cost:
         point = self.point(parameters, steps=costs.steps)

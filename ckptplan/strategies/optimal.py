@@ -6,7 +6,7 @@ again for each step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
@@ -20,8 +20,9 @@ from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import count_compute_seconds, memory_variants
+from ckptplan.recursion.pricing import count_compute_seconds
 from ckptplan.recursion.problem import (
+    MOST_SIMULATED,
     Family,
     Prices,
     Problem,
@@ -34,7 +35,6 @@ from ckptplan.recursion.tree import (
     OFFLOADED_STEPS,
     Decision,
     Part,
-    Tree,
     UnitSizes,
     grow_tree,
     record_one_by_one,
@@ -157,7 +157,7 @@ class Optimal(Solved):
         has_remote = _fits_remotely(costs, budget)
         solved = _solve_variants(task)
         first = next(iter(solved.values()))
-        built = self._build_each(task, solved)
+        built = [answer for problem in solved.values() if (answer := self._build(task, problem)) is not None]
         fitting = [answer for answer in built if _fits(task, answer) and task.allows(answer)]
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
@@ -203,7 +203,7 @@ class Optimal(Solved):
 
     def _record_single_steps(self, answer: Answer, costs: StepCosts) -> Answer | None:
         """Return the answer with each step recorded by itself; None if its decisions are about chunks."""
-        if not isinstance(answer.schedule, Tree) or answer.schedule.chunk > 1:
+        if answer.schedule is None or answer.schedule.chunk > 1:
             return None
         return self.answer_with(record_one_by_one(answer.schedule), costs=costs, notes=answer.notes)
 
@@ -229,14 +229,6 @@ class Optimal(Solved):
             if answer is not None and _fits(task, answer):
                 yield answer
 
-    def _build_each(self, task: Task, solved: Mapping[bool, SolvedProblem]) -> list[Answer]:
-        """Return the best schedule of each solution that has one."""
-        return [
-            answer
-            for answer in (self._build(task, solution) for solution in solved.values())
-            if answer is not None
-        ]
-
     def _find_alternatives(self, task: Task, built: list[Answer], *, without_remote: bool) -> Iterator[Answer]:
         """Yield other legal schedules: one of the least memory, and schedules that need less remote memory.
 
@@ -256,10 +248,8 @@ class Optimal(Solved):
     ) -> Iterator[Answer | None]:
         """Yield the schedules of ``_find_alternatives`` or None; ``oversized`` exceeds the remote memory."""
         yield super().solve(task)
-        has_remote, limited = (
-            _fits_remotely(task.costs, task.budget),
-            task.front and task.budget.remote_bytes is not None,
-        )
+        has_remote = _fits_remotely(task.costs, task.budget)
+        limited = task.front and task.budget.remote_bytes is not None
         local = None
         if has_remote and without_remote and (oversized is not None or not built or limited):
             # Schedules that move nothing, if a limit excludes the schedules that the recursion chose.
@@ -326,7 +316,7 @@ class Optimal(Solved):
     ) -> Iterator[BudgetRange]:
         """Yield the schedules of each variant of the problem, range by range of budgets.
 
-        The variants are those of ``memory_variants``, and one whose caches move to remote memory if that
+        The variants are those of ``_memory_variants``, and one whose caches move to remote memory if that
         gains time. The last schedule is that of ``find_reread``.
         """
         from ckptplan.recursion.solver import list_ranges, solve
@@ -336,7 +326,7 @@ class Optimal(Solved):
         open_budgets = budgets
         if budgets is not None:
             open_budgets = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
-        variants = [(remote, False) for remote in (memory_variants(costs) if has_remote else (False,))]
+        variants = [(remote, False) for remote in _memory_variants(costs, has_remote=has_remote)]
         if _may_offload(costs, task.budget):
             variants.append((True, True))
         for remote, offloads in variants:
@@ -386,13 +376,12 @@ class Optimal(Solved):
         answers = list[Answer]()
         for candidate in solved.candidates:
             extra = candidate.extra if candidate.least_extra is None else candidate.least_extra
-            tree = candidate.build() if buffers else None
-            least = costs.sweep_seconds + extra if tree is None else count_compute_seconds(tree, costs=costs)
+            tree = candidate.build()
+            least = count_compute_seconds(tree, costs=costs) if buffers else costs.sweep_seconds + extra
             # Sums in another order may differ by rounding.
             least *= 1 - SUM_ROUNDING
             if not is_beaten(costs.resident_bytes + candidate.local_bytes + buffers, least):
-                built = candidate.build() if tree is None else tree
-                answers.append(self.answer_with(built, costs=costs, notes=solved.notes))
+                answers.append(self.answer_with(tree, costs=costs, notes=solved.notes))
         return answers
 
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
@@ -414,7 +403,7 @@ class Optimal(Solved):
             return True
         # Remote states that are read several times may need less remote memory; only solving shows it.
         solved = _solve_variants(task)
-        built = self._build_each(task, solved)
+        built = [answer for problem in solved.values() if (answer := self._build(task, problem)) is not None]
         charged = self._charge_messages(task, next(iter(solved.values())))
         alternatives = self._find_alternatives(task, built, without_remote=False not in solved)
         return any(task.best_of([answer]) is not None for answer in chain(built, charged, alternatives))
@@ -423,7 +412,8 @@ class Optimal(Solved):
 def _drop_tables(budget_range: BudgetRange) -> BudgetRange:
     """Release the tables behind the schedules of a range, before the tables of the next range are filled."""
     for answer in budget_range.answers:
-        answer.drop_table()
+        if answer.schedule is not None:
+            answer.schedule.drop_table()
     return budget_range
 
 
@@ -438,8 +428,16 @@ def _without_chunk_costs(costs: StepCosts) -> tuple[StepCosts, float]:
 
 def _solve_variants(task: Task) -> dict[bool, SolvedProblem]:
     """Return the solutions with remote memory (True) and without it (False), or one if they are the same."""
-    variants = memory_variants(task.costs) if _fits_remotely(task.costs, task.budget) else (False,)
+    variants = _memory_variants(task.costs, has_remote=_fits_remotely(task.costs, task.budget))
     return {remote: _solve(task, remote=remote) for remote in variants}
+
+
+def _memory_variants(costs: StepCosts, *, has_remote: bool) -> tuple[bool, ...]:
+    """Return the variants to solve: with remote memory, without it, or both if transfers need buffers."""
+    if not has_remote or (costs.overlaps_compute and costs.steps > MOST_SIMULATED):
+        # Both tables of a long sequence would take too much memory.
+        return (False,)
+    return (True, False) if costs.overlaps_compute else (True,)
 
 
 def _solve(

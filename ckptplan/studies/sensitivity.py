@@ -632,8 +632,11 @@ class _Scan:
         if left_out is not None and self.stays_best(_LEAST if factor < 1 else _MOST):
             return replace(_summarise(self.kept), seconds=left_out)
         bounds = [] if left_out is None else [left_out / decisive]
-        prices = map(question.price_near, self.settings.values())
-        bounds += [seconds for seconds in prices if seconds is not None]
+        if question.goal.model == "exact":
+            # A search excludes chunks that grow too fast, even if they fit.
+            admitted = (setting for setting in self.settings.values() if not _outgrows(setting, question.costs))
+            prices = (price_kept(setting, question) for setting in admitted)
+            bounds += [seconds for seconds, fits in prices if fits]
         answer = question.best_below(min(bounds)) if bounds else question.best()
         if left_out is not None and (answer is None or left_out < answer.key[0] * decisive):
             return replace(_summarise(self.kept), seconds=left_out)
