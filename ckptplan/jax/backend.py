@@ -104,7 +104,9 @@ class JaxNetwork:
         closed = jax.make_jaxpr(gradient)(self.parameters, self.state, self.inputs(1))
         passes = next(equation.params["passes"] for equation in closed.eqns if "passes" in equation.params)
         footprints = measure_step(passes.sums.traced)
-        return {found.sums.kind: found for found in footprints if found.sums.steps_per_matmul == 1}
+        return {
+            footprint.sums.kind: footprint for footprint in footprints if footprint.sums.steps_per_matmul == 1
+        }
 
 
 def _to_double(tree: Any) -> Any:

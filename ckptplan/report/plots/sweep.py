@@ -51,8 +51,8 @@ def draw_sweep(result: SweepResult, place: Any) -> None:
     count = 1 if is_line else len(result.sweep.workloads) * len(result.sweep.profiles)
     if count > 1 and isinstance(place, Axes):
         raise InputError(
-            f"the sweep has {count} maps, one for each workload on each profile, and one pair of axes shows "
-            "one map",
+            f"the sweep has {count} maps, a map for each workload on each profile, but a pair of axes shows a "
+            "single map",
             field="ax",
             accepted="no ax, which makes a figure of all maps, or a sweep of one workload on one profile",
         )

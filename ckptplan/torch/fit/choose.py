@@ -105,7 +105,7 @@ class Space:
 
     @property
     def loss_bytes(self) -> int:
-        """The bytes besides states and tapes when the caller computes a loss: a mean of squares of outputs."""
+        """The bytes besides states and tapes while the caller computes a mean of squares of the outputs."""
         return self.kept_bytes + MADE_OF_OUTPUTS * self.output_bytes
 
     def find_excess(self, plan: Plan) -> int:
@@ -180,6 +180,7 @@ def _choose(measurement: Measurement, steps: int, space: Space) -> Plan:
         best = rank_strategies(make(), only_best=True).best()
     plans = _list_with_room(best, measurement, space)
     if space.find_excess(best) > 0:
+        # While the caller computes the loss, its bytes take the place of workspace and resident bytes.
         workspace = measurement.workspace_bytes + space.working
         reserved = space.loss_bytes + 2 * measurement.state_bytes - space.resident - workspace
         reserved = min(max(0, reserved), leave_margin(space.limit) - 1)
@@ -223,7 +224,10 @@ def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | Non
 
 
 def _find_best(request: Request, searched: Request | None = None) -> Plan | None:
-    """Return the quickest plan of a request, or what its plan for ``searched`` costs under the request."""
+    """Return the quickest plan of a request, None if no plan fits.
+
+    If ``searched`` is given, return its quickest plan, with the cost of that plan under ``request``.
+    """
     ranking = rank_strategies(searched or request, only_best=True)
     if not ranking.answers:
         return None

@@ -49,9 +49,9 @@ def digest(tensor: Tensor) -> tuple[float, float]:
         return 0.0, 0.0
     flat = flatten_numbers(tensor)
     norm = float(torch.linalg.vector_norm(flat))
-    return _project_finite(flat), norm if math.isfinite(norm) else float(
-        torch.linalg.vector_norm(_replace_infinite(flat))
-    )
+    if not math.isfinite(norm):
+        norm = float(torch.linalg.vector_norm(_replace_infinite(flat)))
+    return _project_finite(flat), norm
 
 
 def project(tensor: Tensor) -> float:
@@ -60,7 +60,7 @@ def project(tensor: Tensor) -> float:
 
 
 def project_rows(tensor: Tensor) -> Tensor:
-    """Return the projections of the rows of a tensor, one for each index of its first axis."""
+    """Return the projection of each row of a tensor, as a vector. A row has one index of the first axis."""
     rows = _list_rows(tensor)
     weights = make_weights(rows.dtype, rows.device)
     if rows.shape[1] % _ROW:
@@ -70,7 +70,7 @@ def project_rows(tensor: Tensor) -> Tensor:
 
 
 def measure_rows(tensor: Tensor) -> Tensor:
-    """Return the norms of the rows of a tensor, one for each index of its first axis."""
+    """Return the norm of each row of a tensor, as a vector. A row has one index of the first axis."""
     norms: Tensor = torch.linalg.vector_norm(_list_rows(tensor), dim=1)
     return norms.double().cpu()
 
