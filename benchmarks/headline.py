@@ -148,7 +148,8 @@ def list_variants(job: Job, steps: int, setting: Setting, limit: int) -> dict[st
         variants["ckptplan, replayed spikes"] = partial(plan, make_sized("replay", setting), steps)
     if setting.on_gpu:
         # Last: compiling takes longest, and nothing waits for it if time is over.
-        variants["ckptplan, compiled pieces"] = partial(plan, job, steps, compile_=Compile(steps=8))
+        for name, mode in (("CUDA graphs", "cudagraphs"), ("compiled pieces", "default")):
+            variants[f"ckptplan, {name}"] = partial(plan, job, steps, compile_=Compile(steps=8, mode=mode))
     return variants
 
 

@@ -70,8 +70,9 @@ def list_variants(kind: str, setting: Setting) -> dict[str, Variant]:
         "ckptplan, base, compiled": under_plan(base, compile_=compile_),
     }
     if setting.on_gpu:
-        graphs = Compile(steps=piece, mode="reduce-overhead")
-        found[f"ckptplan, standard, {chunk}, CUDA graphs"] = under_plan(standard, compile_=graphs)
+        for name, mode in (("CUDA graphs", "cudagraphs"), ("compiled CUDA graphs", "reduce-overhead")):
+            graphs = Compile(steps=piece, mode=mode)
+            found[f"ckptplan, standard, {chunk}, {name}"] = under_plan(standard, compile_=graphs)
     if kind == "lif":
         found[f"ckptplan, standard, {chunk}, LIF layer"] = (replay, partial(run_plan, replay, standard), None)
     return found

@@ -11,8 +11,10 @@ from ckptplan.errors import InputError, quote_value
 #: Called with a name and None when a compilation begins, and with the name and its seconds when it ends.
 CompileProgress: TypeAlias = Callable[[str, float | None], None]
 _ACCEPTED = "True, False, the steps of a piece as a whole number from 1, or ckptplan.torch.Compile(...)"
-#: Modes of PyTorch's compiler that make sense for pieces.
-_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+#: CUDA graphs of the kernels that steps as written run.
+CUDA_GRAPHS = "cudagraphs"
+#: Modes of PyTorch's compiler that make sense for pieces, and one without new kernels.
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", CUDA_GRAPHS)
 
 
 class CompileFallback(UserWarning):
@@ -25,7 +27,9 @@ class Compile:
 
     Arguments:
         steps: K, the steps of a piece; None for the quickest of a few.
-        mode: the mode of ``torch.compile``: ``"reduce-overhead"`` for CUDA graphs.
+        mode: the mode of ``torch.compile``: ``"reduce-overhead"`` for CUDA graphs of new kernels. Or
+            ``"cudagraphs"`` for CUDA graphs of the kernels that steps run as written. They are ready within
+            seconds, and need neither a C++ compiler nor Triton.
         progress: called with a name and None when a compilation begins, and with the name and its seconds when
             it ends. None to write a line on standard error, if that is a terminal.
 

@@ -409,6 +409,11 @@ def test_other_modes_are_refused_by_name() -> None:
         Compile(mode="fast")
 
 
+def test_cuda_graphs_need_a_gpu() -> None:
+    with pytest.warns(CompileFallback, match="CUDA graphs need an NVIDIA GPU, and tensors are on cpu"):
+        train(Cell(), compile=Compile(steps=4, mode="cudagraphs"))
+
+
 def test_a_cell_that_the_user_compiled_is_not_compiled_again_in_each_call() -> None:
     graphs: list[Any] = []
 

@@ -230,7 +230,7 @@ def test_available_memory_is_what_the_allocator_may_take() -> None:
     "ignore:TensorFloat32 tensor cores",
     "ignore:The CUDA Graph is empty",
 )
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "cudagraphs"])
 def test_compiled_pieces_give_the_gradients_of_steps(mode: str) -> None:
     """CUDA graphs overwrite their results: checkpoints and gradients outlive them, in later calls, too."""
     network, plan = Network(size=32, dtype=torch.float32), plan_of(STEPS, "double")

@@ -26,7 +26,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compile_options import Compile, CompileFallback, CompileProgress
+from ckptplan.torch.compile_options import CUDA_GRAPHS, Compile, CompileFallback, CompileProgress
 from ckptplan.torch.entry import count_frames
 from ckptplan.torch.fit.limited import LimitedCall, run_within
 from ckptplan.torch.fit.measure import Measurement, measure
@@ -204,6 +204,8 @@ def _choose(call: Call, compile_: Compile, lengths: tuple[int, ...]) -> Compiled
             "under autocast, the kernels of a ChunkCell keep the precision of its parameters, which compiled "
             "steps would not"
         )
+    if compile_.mode == CUDA_GRAPHS and call.device.type != "cuda":
+        raise NotCompiled(f"CUDA graphs need an NVIDIA GPU, and tensors are on {call.device.type}")
     if compile_.steps is not None:
         return _compile(call, compile_.steps, compile_)
     pieces: dict[int, CompiledPiece] = {}

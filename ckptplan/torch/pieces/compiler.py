@@ -13,12 +13,14 @@ from typing import Any
 import torch
 import torch._dynamo.config
 import torch.compiler.config
+from torch._dynamo.backends.cudagraphs import cudagraphs
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException, Unsupported, UserError
 from torch._inductor import list_mode_options
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.utils._pytree import tree_map_only
 
+from ckptplan.torch.compile_options import CUDA_GRAPHS
 from ckptplan.torch.pieces.compiled_steps import VARIABLE, NotCompiled, Product, run_steps
 from ckptplan.torch.state.lifted import Checkpoint
 
@@ -42,13 +44,11 @@ class CompiledPiece:
         self.length, self.product = length, product
         #: The reason why pieces cannot run, None if they can.
         self.failure: NotCompiled | None = None
+        # Random numbers are drawn as PyTorch does, so that both graphs and uncompiled steps draw the same.
+        options = {"fallback_random": True, **({} if mode == CUDA_GRAPHS else list_mode_options(mode))}
         #: Whether each run overwrites the results of the run before, as CUDA graphs do.
-        self.reuses_memory = bool(list_mode_options(mode).get("triton.cudagraphs"))
-        self._options = {
-            **list_mode_options(mode),
-            # Draw random numbers as PyTorch does, so that both graphs and uncompiled steps draw the same.
-            "fallback_random": True,
-        }
+        self.reuses_memory = mode == CUDA_GRAPHS or bool(options.get("triton.cudagraphs"))
+        self._make = cudagraphs if mode == CUDA_GRAPHS else partial(compile_fx, config_patches=options)
         #: By whether steps are recorded: the function, and the number of its graphs.
         self._functions = {records: self._make_function(records) for records in (False, True)}
         self._graphs = {False: 0, True: 0}
@@ -68,7 +68,7 @@ class CompiledPiece:
             raise NotCompiled(
                 "pieces were compiled again and again, since a number that is to be a tensor differs"
             )
-        return compile_fx(graph, list(examples), config_patches=self._options)
+        return self._make(graph, list(examples))
 
     def run(self, *args: Any, records: bool) -> Any:
         """Run the steps with the arguments of ``run_steps``, with a tape or without.
