@@ -273,6 +273,35 @@ class Leaks(torch.nn.Module):
         return potential - spikes, spikes.mean()
 
 
+@pytest.mark.usefixtures("rate")
+@pytest.mark.parametrize("share", [1.0, 1.3])
+@pytest.mark.parametrize("steps", [9, 25])
+def test_the_least_limit_holds_without_room_for_a_local_checkpoint(
+    tmp_path: Path, steps: int, share: float
+) -> None:
+    """Nothing outlives its use: neither the state after a chunk, nor the gradient that enters it."""
+    linear, state = torch.nn.Linear(8, 1024), torch.zeros(4, 1024)
+    inputs = torch.randn(steps, 4, 8)
+
+    def cell(h: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.tanh(h.roll(1, 1) + linear(x))
+        return h, h
+
+    def run(limit: int) -> Any:
+        result = bptt(cell, inputs, state, mean_square, memory=limit, offload=tmp_path)
+        gradients(result.loss, list(linear.parameters()))
+        return result.plan
+
+    with pytest.raises(InputError) as caught:
+        run(1000)
+    limit = int(share * read_least(caught.value))
+    for _ in range(3):
+        with LiveBytes() as live:
+            plan = run(limit)
+        assert live.peak <= limit
+    assert plan.strategy == "remote" or share > 1
+
+
 @pytest.mark.parametrize("strategy", ["remote", "hierarchical"])
 @pytest.mark.parametrize(
     ("net", "state"),
@@ -298,7 +327,7 @@ def test_the_peak_of_a_remote_plan_is_the_predicted_one(
     plan = result.plan
     assert isinstance(plan, Plan)
     assert plan.strategy == strategy
-    assert 0.85 * plan.predicted.local_peak_bytes <= live.peak <= 1.07 * plan.predicted.local_peak_bytes
+    assert 0.85 * plan.predicted.local_peak_bytes <= live.peak <= 1.01 * plan.predicted.local_peak_bytes
 
 
 @pytest.mark.usefixtures("rate")

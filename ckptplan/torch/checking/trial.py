@@ -214,10 +214,13 @@ class _TrialLoop:
             return True
         tapes = Tape(0, steps, [], [], ends, inputs, [], []).bytes
         gradients = count_bytes(self._scope.list_parameters(self._call))
-        # Autograd adds two gradients of a parameter out of place, and later steps may keep more. Steps of cells
-        # with a backward pass of their own have many operations on tensors of the size of the state.
-        spare_steps = 8 if self._call.has_own_backward else 3
-        return 3 * gradients + tapes * (steps + spare_steps) // steps <= self._limit
+        states = count_bytes(leaf for part in self._parts for leaf in list_leaves(part.place.get()))
+        # Autograd adds two gradients of a parameter out of place, later steps may keep more, and operations on
+        # tensors of the size of the state have results and gradients. Steps of cells with a backward pass of
+        # their own have many such operations.
+        spare_steps, spare_states = (8, 0) if self._call.has_own_backward else (3, 5)
+        needed = 3 * gradients + tapes * (steps + spare_steps) // steps + spare_states * states
+        return needed <= self._limit
 
     @property
     def _parts(self) -> list[StatePart]:

@@ -162,8 +162,11 @@ class LimitedCall:
     def _steps(self) -> int:
         return self.tried.call.inputs.steps
 
-    def choose(self) -> None:
-        """Choose the plan. Measure all steps before the limit is refused. Raises InputError."""
+    def choose(self, *, surveys: bool = True) -> None:
+        """Choose the plan. Measure all steps before the limit is refused, if it ``surveys``. Raises InputError.
+
+        A survey may exceed the limit.
+        """
         try:
             self.plan = choose_plan(self.sizes, self._steps, self.space)
             return
@@ -173,7 +176,7 @@ class LimitedCall:
             if self._take_single_steps():
                 self.choose()
                 return
-            if self.calls or self._surveyed is not None:
+            if self.calls or self._surveyed is not None or not surveys:
                 raise self._refuse(error) from None
         surveyed = self._survey()
         # With a larger limit, the first steps may be recorded in the other of these two ways.

@@ -145,14 +145,20 @@ class Probe:
     @property
     def peak_bytes(self) -> int:
         """The most bytes that were alive."""
-        return max(self._meter.peak, *(peak for peak, _, _ in self._noted))
+        return max(self._meter.peak, *(peak for peak, *_ in self._noted))
 
     def _begin(self) -> None:
         self._meter = self._make_meter()
         self._before = 0
-        #: After each action: its peak bytes, the bytes of checkpoints, and the number of recorded steps.
-        self._noted: list[tuple[int, int, int]] = []
+        #: After each action: its peak bytes, how many more later steps take, the bytes of checkpoints, and the
+        #: number of recorded steps.
+        self._noted: list[tuple[int, int, int, int]] = []
         self._states: list[int] = [1]
+        #: The bytes of the gradients of the state, None before the first Backward, and those of all its parts.
+        self._gradients: int | None = None
+        self._all_gradients = 0
+        #: The bytes of the working state that a checkpoint holds as another part of the state.
+        self._shifted = 0
         #: The bytes of the output of a step, if outputs are returned, and of the cache of a step.
         self._output = self._saved = 0
         #: For each recording: its number of steps, the bytes that it added, and the bytes that its graph shows.
@@ -180,10 +186,28 @@ class Probe:
             self._states.append(run.state.saved_bytes)
         if isinstance(action, Record):
             self._tapes.append((action.stop - action.start, now - self._before, run.tapes[-1].step_bytes))
+            self._all_gradients = count_bytes(end for end in run.tapes[-1].ends if end.requires_grad)
         recorded = sum(tape.stop - tape.start for tape in run.tapes)
-        self._noted.append((self._meter.peak, run.stores[Tier.LOCAL].bytes, recorded))
+        more = self._count_more(action, run)
+        self._noted.append((self._meter.peak, more, run.stores[Tier.LOCAL].bytes, recorded))
         self._before = now
         self._meter.forget()
+
+    def _count_more(self, action: Action, run: Executor) -> int:
+        """Return the bytes that an action takes later in the sequence, and not in the first steps.
+
+        A delay line still holds tensors of the first state, which are the caller's, and parts of it have no
+        gradient yet.
+        """
+        if isinstance(action, Advance):
+            self._shifted = run.state.count_shifted(run.stores[Tier.LOCAL])
+        elif isinstance(action, Load):
+            self._shifted = 0
+        elif isinstance(action, Backward):
+            lacking = 0 if self._gradients is None else max(0, self._all_gradients - self._gradients)
+            self._gradients = count_bytes(one for one in run.steps.state_gradients if one is not None)
+            return self._shifted + lacking
+        return self._shifted
 
     def find_sizes(self, call: Call) -> dict[str, int]:
         """Return the sizes of the steps of a call, which were observed, as fields of ``Measurement``."""
@@ -232,13 +256,13 @@ class Probe:
         """Return the most bytes that actions took besides checkpoints and tapes."""
         if isinstance(self._meter, AllocatedPeak):
             return self._meter.peak - max(
-                checkpoints + recorded * tape for _, checkpoints, recorded in self._noted
+                checkpoints + recorded * tape for *_, checkpoints, recorded in self._noted
             )
         # At the end, only gradients are left.
         most, planned = self._meter.peak, 0
-        for peak, checkpoints, recorded in self._noted:
+        for peak, more, checkpoints, recorded in self._noted:
             before, planned = planned, checkpoints + recorded * tape
-            most = max(most, peak - max(before, planned))
+            most = max(most, peak + more - max(before, planned))
         return most
 
 

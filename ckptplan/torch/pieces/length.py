@@ -27,6 +27,8 @@ from ckptplan.units import format_count, format_things
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 #: The most time steps of a piece that is measured, and the least ratio of the sequence to this piece.
 _LONGEST_MEASURED, _SHARE = 32, 16
+#: The share of the limit that a plan with estimated sizes may take.
+_ESTIMATED_SHARE = 0.95
 #: The most kinds of calls whose length is remembered.
 _MAX_KINDS = 256
 _chosen: OrderedDict[Any, int] = OrderedDict()
@@ -132,11 +134,18 @@ def choose_length(
     if length is not None:
         with suppress(InputError):
             # This length may not fit: sequences of one shape differ, as the two directions of a layer do.
-            measure(length).choose()
+            measure(length).choose(surveys=False)
             return length, measured[length]
     length = lengths[0] if len(lengths) == 1 else _search(lengths, steps, measure, is_known=first.is_closed)
+    try:
+        measure(length).choose(surveys=length == lengths[0])
+    except InputError:
+        if length == lengths[0]:
+            raise
+        # The shortest pieces need least.
+        length = lengths[0]
+        measure(length).choose()
     limited = measure(length)
-    limited.choose()
     _chosen.pop(key, None)
     _chosen[key] = length
     while len(_chosen) > _MAX_KINDS:
@@ -165,8 +174,10 @@ def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall
             plans[length] = choose_plan(sizes, -(-steps // length), space)
 
     plans: dict[int, Plan] = {}
+    # What is estimated has to fit while it is measured.
+    estimated = replace(few.space, limit=int(_ESTIMATED_SHARE * few.space.limit))
     for length in lengths:
-        plan(length, _estimate(few.sizes, many.sizes, short, long, length), few.space)
+        plan(length, _estimate(few.sizes, many.sizes, short, long, length), estimated)
     exact: set[int] = set()
     while plans:
         best = min(plans, key=lambda length: plans[length].predicted.seconds)

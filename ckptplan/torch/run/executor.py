@@ -461,6 +461,8 @@ class Executor:
         self.state.load(checkpoint)
 
     def _backward(self, start: int, stop: int) -> None:
+        # No step runs on from here. The state would outlive the tape that it is part of.
+        self.state.passed.value = None
         end = stop
         while end > start:
             tape = self.tapes.pop()

@@ -39,11 +39,15 @@ class GradientSums:
         self.is_reached = [False] * len(parameters)
 
     def backpropagate(
-        self, ends: Sequence[Tensor], gradients: Sequence[Gradient], wanted: Sequence[Tensor]
+        self, ends: Sequence[Tensor], gradients: list[Gradient], wanted: Sequence[Tensor]
     ) -> list[Gradient]:
-        """Return the gradients of ``wanted``, given those of ``ends``; add up those of parameters."""
+        """Return the gradients of ``wanted``, given those of ``ends``; add up those of parameters.
+
+        ``gradients`` is emptied, so that each gradient is freed once it is used.
+        """
         pairs = zip(ends, gradients, strict=True)
         live = [(end, gradient) for end, gradient in pairs if gradient is not None and end.requires_grad]
+        gradients.clear()
         targets = (*wanted, *self._parameters)
         if not live or not targets:
             return [None] * len(wanted)
@@ -53,7 +57,7 @@ class GradientSums:
         with torch.enable_grad(), disable_autocast(tensors[0].device), without_hooks(targets):
             root = _GivenGradients.apply(given, *tensors)  # type: ignore[no-untyped-call]
             # Autograd alone holds the gradients now, so that it may add in place.
-            del live, given, tensors, pairs, gradients
+            del live, given, tensors
             reached = torch.autograd.grad(root, targets, allow_unused=True)
         self._sums = list(reached[len(wanted) :])
         for place, total in enumerate(self._sums):

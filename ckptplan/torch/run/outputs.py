@@ -79,12 +79,13 @@ class StackedOutputs(Outputs):
             self.stacked = [leaf.new_empty((rows, *leaf.shape[int(joins) :])) for leaf in leaves]
         if len(leaves) != len(self.stacked) or (nest is not LEAF and nest.describe() != self._plain):
             raise _refuse_shape(step)
-        for whole, leaf in zip(self.stacked, leaves, strict=True):
-            row = self._select(whole, step)
+        places = [self._select(whole, step) for whole in self.stacked]
+        for row, leaf in zip(places, leaves, strict=True):
             if row.shape != leaf.shape:
                 raise _refuse_shape(step)
             row.copy_(leaf.detach())
-        return leaves
+        # Without a graph nothing keeps the output alive, which may be a view of a larger tensor.
+        return leaves if torch.is_grad_enabled() else places
 
     def _select(self, whole: Tensor, step: int) -> Tensor:
         """Return the part of a stacked tensor, or of its gradient, that belongs to a step."""

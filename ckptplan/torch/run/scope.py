@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,19 +105,20 @@ class Scope:
     def recall(self, earlier: StepTraits) -> None:
         """Lift the places that an earlier call of the same kind lifted, and take over its traits."""
         self.traits = earlier
-        names = set(earlier.lifted)
         places: list[Place] = []
         for holder, content in zip(self.reach.holders, self.start.contents, strict=True):
             keys = content if isinstance(content, dict) and not holder.is_whole else (None,)
-            places += [Place(holder, key) for key in keys if holder.describe(key) in names]
+            is_whole = holder.is_whole
+            places += [Place(holder, key) for key in keys if (holder.describe(key), is_whole) in earlier.lifted]
         contents = map(self.reach.get_content, range(len(self.reach.tensors)))
-        places += [place for place in contents if place.name in names]
+        places += [place for place in contents if place.label in earlier.lifted]
         # Attributes that the first step of a new module makes do not exist yet.
+        names = {name for name, is_whole in earlier.lifted if not is_whole}
         keys = {name: name.rpartition(".")[2] for name in names - {place.name for place in places}}
         for holder in self.reach.holders:
             if isinstance(holder, AttributeHolder):
                 places += [Place(holder, key) for name, key in keys.items() if holder.describe(key) == name]
-        self.lifted = [StatePart(place, *earlier.lifted[place.name]) for place in dict.fromkeys(places)]
+        self.lifted = [StatePart(place, *earlier.lifted[place.label]) for place in dict.fromkeys(places)]
 
     def lift(self, places: Sequence[Place], *, carries: bool = True) -> None:
         """Make places parts of the state."""
@@ -143,13 +144,15 @@ class Scope:
     def export_traits(self) -> StepTraits:
         """Return the observed traits, for later calls of the same kind."""
         lifted = {
-            part.name: (part.is_written, part.carries, part.inherits, part.is_read) for part in self.lifted
+            part.place.label: (part.is_written, part.carries, part.inherits, part.is_read)
+            for part in self.lifted
+            if isinstance(part.place, Place)
         }
         return replace(self.traits, temporary_leaves=None, lifted=lifted)
 
-    def describe_constants(self, lifted: Mapping[str, Any]) -> int:
-        """Return a hash of the plain values that the call can reach, except the values of ``lifted`` places."""
-        reach, start = self.reach, self.start
+    def describe_constants(self, labels: Iterable[tuple[str, bool]]) -> int:
+        """Return a hash of the plain values that the call can reach, without places that have these labels."""
+        reach, start, lifted = self.reach, self.start, {name for name, _ in labels}
         values: list[Any] = [
             (tuple(tensor.shape), tensor.requires_grad, has_graph(tensor)) for tensor in reach.tensors
         ]

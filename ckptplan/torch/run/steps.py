@@ -43,7 +43,7 @@ from ckptplan.torch.run.inputs import Inputs, describe_tensors, detach_inputs, i
 from ckptplan.torch.run.outputs import Outputs, SummedLoss, check_scalar
 from ckptplan.torch.run.verify import Verifier
 from ckptplan.torch.state.lifted import Checkpoint, LiftedState, Placeholder, StatePart, detach_computed
-from ckptplan.torch.state.nests import Nest, has_memory
+from ckptplan.torch.state.nests import Nest, get_storage, has_memory
 from ckptplan.torch.store.store import TensorStore
 
 #: A cell takes a state and an input, and returns the next state and an output.
@@ -132,17 +132,13 @@ class Tape:
         # The value of a loss is one number, which is added up and freed.
         values = (term for term in self.terms if term.untyped_storage().nbytes() == term.itemsize)
         excluded = (*self.roots, *self.given, *self.inputs, *find_leaves(outputs), *values)
-        excluded_storages = {_get_storage(tensor) for tensor in excluded if tensor is not None}
+        excluded_storages = {get_storage(tensor) for tensor in excluded if tensor is not None}
         sizes = {
-            _get_storage(tensor): tensor.untyped_storage().nbytes()
+            get_storage(tensor): tensor.untyped_storage().nbytes()
             for tensor in (*outputs, *list_saved(outputs))
             if has_memory(tensor)
         }
         return sum(size for storage, size in sizes.items() if storage not in excluded_storages)
-
-
-def _get_storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if has_memory(tensor) else id(tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +158,8 @@ class StepTraits:
         temporary_leaves: the most leaves requiring a gradient that a step may create; None skips the check,
             since an earlier call showed all leaves.
         hidden_leaves: leaves that only the graph of the first steps showed, as weak references.
-        lifted: of an earlier call, the flags of the ``StatePart`` of each place that steps change. Places are
-            named, so that no object is kept alive.
+        lifted: of an earlier call, the flags of the ``StatePart`` of each place that steps change, by the label
+            of the place, so that no object is kept alive.
     """
 
     writes_passed: bool = False
@@ -175,7 +171,7 @@ class StepTraits:
     constant_caches: frozenset[str] = frozenset()
     temporary_leaves: int | None = None
     hidden_leaves: tuple[Any, ...] = ()
-    lifted: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    lifted: Mapping[tuple[str, bool], tuple[bool, ...]] = field(default_factory=dict)
 
 
 class Steps:

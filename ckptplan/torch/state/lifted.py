@@ -7,7 +7,7 @@ since other objects may refer to these containers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from ckptplan.torch.state.nests import (
     count_bytes,
     fill,
     flatten,
+    get_storage,
     is_differentiable,
     list_leaves,
     open_nest,
@@ -173,6 +174,12 @@ class LiftedState:
     def saved_bytes(self) -> int:
         """The bytes of a checkpoint of the current state."""
         return self._read(self._saved).bytes
+
+    def count_shifted(self, checkpoints: Iterable[Checkpoint]) -> int:
+        """Return the bytes of tensors that a checkpoint holds as other parts of the state, as in delay lines."""
+        parts = {get_storage(leaf): n for checkpoint in checkpoints for n, leaf in enumerate(checkpoint.leaves)}
+        leaves = enumerate(self._read(self._saved).leaves)
+        return count_bytes(leaf for n, leaf in leaves if parts.get(get_storage(leaf), n) != n)
 
     def save(self) -> Checkpoint:
         """Return the current state as a checkpoint, which no later step changes."""

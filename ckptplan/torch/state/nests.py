@@ -463,6 +463,11 @@ def has_memory(tensor: Tensor) -> bool:
     return tensor.numel() == 0 or tensor.is_meta or tensor.untyped_storage().nbytes() > 0
 
 
+def get_storage(tensor: Tensor) -> int:
+    """Return a number that tensors share if they lie in the same memory."""
+    return tensor.untyped_storage()._cdata if has_memory(tensor) else id(tensor)
+
+
 def compact(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor that would keep a larger storage alive; return other tensors themselves."""
     storage_bytes = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0

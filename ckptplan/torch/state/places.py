@@ -348,6 +348,11 @@ class Place:
         return self.holder.describe(self.key)
 
     @property
+    def label(self) -> tuple[str, bool]:
+        """The name, and whether it means a whole object: a list has the name of the attribute that holds it."""
+        return self.name, self.holder.is_whole
+
+    @property
     def is_content(self) -> bool:
         """Whether it stands for the numbers of a tensor."""
         return isinstance(self.holder, ContentHolder)

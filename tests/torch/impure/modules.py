@@ -76,6 +76,12 @@ class Kept(Cell):
         self.kept.append(float(state.detach().sum()))
         return state + 0.1 * sum(self.kept[-5:])
 
+    @does("the last states, in a list that each step appends to and replaces", list)
+    def trimmed_list(self, state: torch.Tensor) -> Any:
+        self.kept.append(state)
+        self.kept = self.kept[-3:]
+        return state + 0.1 * self.kept[0]
+
     @does("a factor that changes in every fifth call", lambda: 1.0)
     def every_fifth(self, state: torch.Tensor) -> Any:
         if self.calls % 5 == 4:
