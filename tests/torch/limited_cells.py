@@ -244,6 +244,13 @@ def delay(cell: Any, line: Tensor, x: Tensor) -> Any:
     return torch.cat([line[:, 1:], output[:, None]], 1), output
 
 
+def take_turns(cell: Any, state: tuple[Tensor, Tensor], x: Tensor) -> Any:
+    """One half of the state is the other half of the state before, and gets its gradient a step later."""
+    before, now = state
+    after = torch.tanh(cell.inner(x) + 0.5 * before)
+    return (now, after), after
+
+
 def learn_fast(cell: Any, weights: Tensor, x: Tensor) -> Any:
     key = torch.tanh(cell.inner(x))
     output = torch.einsum("bij,bj->bi", weights, key)
@@ -288,7 +295,7 @@ def kept_state(late: int) -> Job:
 
 
 class KeepsThree(nn.Module):
-    """Keeps its last three states in a list."""
+    """Keeps its last three states in a list, which each step appends to and replaces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +304,8 @@ class KeepsThree(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         state = torch.tanh(self.linear(x) + 0.2 * sum(self.kept))
-        self.kept = [*self.kept, state][-3:]
+        self.kept.append(state)
+        self.kept = self.kept[-3:]
         return state
 
 
@@ -620,13 +628,18 @@ def masked() -> Job:
 # Outputs
 
 
-def outputs(read: Any) -> Job:
-    cell, inputs = TorchCell(nn.GRUCell(16, 32)), torch.randn(64, 8, 16)
+def outputs(read: Any, *, shown: int = 32) -> Job:
+    """Return a call that stacks outputs, which may be views of states."""
+    gru, inputs = nn.GRUCell(16, 32), torch.randn(64, 8, 16)
+
+    def cell(state: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        state = gru(x, state)
+        return state, state[:, :shown]
 
     def run(memory: Any) -> object:
         return read(unroll(cell, inputs, torch.zeros(8, 32), memory=memory)[0]).backward()
 
-    return Job(run, list(cell.parameters()))
+    return Job(run, list(gru.parameters()))
 
 
 CELLS: dict[str, Callable[[], Job]] = {
@@ -661,6 +674,9 @@ CELLS: dict[str, Callable[[], Job]] = {
     "state written in place": lambda: train_step(write_state, 24),
     "record": lambda: train_step(record_activity, 24),
     "delay line": lambda: train_step(delay, 10, 24),
+    "states in turn": lambda: make_call(
+        Stepping(take_turns), torch.randn(STEPS, 16, 16), (torch.zeros(16, 24), torch.zeros(16, 24))
+    ),
     "fast weights": lambda: train_step(learn_fast, 24, 24),
     "large workspace": lambda: train_step(mix_neighbours, 20, 24),
     "kept state": partial(kept_state, STEPS),
@@ -697,8 +713,10 @@ CELLS: dict[str, Callable[[], Job]] = {
     "parameter that holds another": holding_parameter,
     "mask": masked,
     "outputs": lambda: outputs(torch.sum),
+    "outputs that are views": lambda: outputs(torch.sum, shown=2),
     "last output": lambda: outputs(lambda stacked: stacked[-1].sum()),
     "wrapped GRUCell": lambda: make_wrapped(nn.GRUCell(16, 32), torch.randn(64, 8, 16)),
+    "wrapped RNN, short": lambda: make_wrapped(nn.RNN(8, 16, nonlinearity="relu"), torch.randn(18, 8, 8)),
     "wrapped LSTM": lambda: make_wrapped(nn.LSTM(16, 32, num_layers=2), torch.randn(64, 8, 16)),
     "wrapped LSTM, packed": lambda: make_wrapped(
         nn.LSTM(16, 32),

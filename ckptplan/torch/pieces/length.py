@@ -175,7 +175,7 @@ def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall
 
     plans: dict[int, Plan] = {}
     # What is estimated has to fit while it is measured.
-    estimated = replace(few.space, limit=int(_ESTIMATED_SHARE * few.space.limit))
+    estimated = replace(few.space, limit=math.ceil(_ESTIMATED_SHARE * few.space.limit))
     for length in lengths:
         plan(length, _estimate(few.sizes, many.sizes, short, long, length), estimated)
     exact: set[int] = set()

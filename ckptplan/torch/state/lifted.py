@@ -176,7 +176,7 @@ class LiftedState:
         return self._read(self._saved).bytes
 
     def count_shifted(self, checkpoints: Iterable[Checkpoint]) -> int:
-        """Return the bytes of tensors that a checkpoint holds as other parts of the state, as in delay lines."""
+        """Return the bytes of tensors that checkpoints hold as other parts of the state, as in delay lines."""
         parts = {get_storage(leaf): n for checkpoint in checkpoints for n, leaf in enumerate(checkpoint.leaves)}
         leaves = enumerate(self._read(self._saved).leaves)
         return count_bytes(leaf for n, leaf in leaves if parts.get(get_storage(leaf), n) != n)
