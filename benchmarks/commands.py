@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -73,8 +72,7 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
 def run_process(command: list[str], folder: Path) -> dict[str, float]:
     """Return the seconds of a command in a folder, its processor seconds and its peak memory in bytes.
 
-    Memory is that of the process and its workers together. Raises RuntimeError if the command fails. That
-    nothing fits is an answer.
+    Raises RuntimeError if it fails. That nothing fits is an answer.
     """
     # A user's first run writes the byte code.
     hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
@@ -84,39 +82,16 @@ def run_process(command: list[str], folder: Path) -> dict[str, float]:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors
         )
-        ended, peaks = threading.Event(), [0]
-        watcher = threading.Thread(target=_watch_memory, args=(process.pid, ended, peaks))
-        watcher.start()
         _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begun
-        ended.set()
-        watcher.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, _NOTHING_FITS):
         raise RuntimeError(f"{' '.join(command)}: {(folder / 'errors').read_text()}")
     return {
         "seconds": seconds,
         "processor_seconds": used.ru_utime + used.ru_stime,
-        "peak_bytes": max(used.ru_maxrss * 1024, *peaks),
+        "peak_bytes": used.ru_maxrss * 1024,
     }
-
-
-def _watch_memory(process: int, ended: threading.Event, sums: list[int]) -> None:
-    """Append the bytes of a process and its workers, every 50 ms until it ends."""
-    while not ended.wait(0.05):
-        try:
-            sums.append(_sum_memory(process))
-        except (FileNotFoundError, ProcessLookupError):
-            # A process ended meanwhile.
-            continue
-
-
-def _sum_memory(process: int) -> int:
-    """Return the resident bytes of a process and of those that it started. Needs Linux."""
-    folder = Path(f"/proc/{process}")
-    pages = int((folder / "statm").read_text().split()[1])
-    children = (folder / f"task/{process}/children").read_text().split()
-    return pages * os.sysconf("SC_PAGE_SIZE") + sum(map(_sum_memory, map(int, children)))
 
 
 def measure(group: str, *, small: bool) -> list[dict[str, Any]]:

@@ -200,8 +200,6 @@ def sensitivity(
     with the original plan: that of optimize, or PLAN. At scaled inputs, strategies are those that answer at
     once ('closed'), unless --strategies names others.
     """
-    from ckptplan.studies.workers import WorkerPool
-
     wishes = {**budgets.read(), "model": model, "uncertainty": uncertainty}
     if plan is None:
         case = job.load()
@@ -210,6 +208,6 @@ def sensitivity(
         given = {"--T" if name == "steps" else f"--{name}": value for name, value in vars(job).items()}
         options.keep_apart({**given, "PLAN": plan})
         wishes["plan"] = ckptplan.load_plan(plan)
-    with progress_bar("varying the inputs") as progress, WorkerPool.for_study() as executor:
-        study = ckptplan.sensitivity(**wishes, progress=progress, executor=executor)
+    with progress_bar("varying the inputs") as progress:
+        study = ckptplan.sensitivity(**wishes, progress=progress)
     publish(make_view(study), output, picture)

@@ -181,7 +181,6 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
     """
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.studies.workers import WorkerPool
 
     ranked = rank_strategies(Request.of_plan(plan, command=command_line(), progress=progress), every=True)
     ranked.best()  # raises the reason, with suggestions, if the goal cannot be met
@@ -194,15 +193,13 @@ def _view_all(plan: Plan, progress: Progress) -> list[View]:
     limits = {**budgets, "strategies": "closed", "objective": goal.objective}
     front = ckptplan.pareto(plan.workload, plan.profile, **limits, progress=progress)
     compared = ranked.by_strategy()
-    with WorkerPool.for_study() as executor:
-        inputs = ckptplan.sensitivity(plan=plan, progress=progress, executor=executor)
     # The page shows schedules in one part only: the front.
     about, rivals = make_view(plan, compared=lambda: compared), make_view(compared)
     return [
         replace(about, plans=tuple, chart=lambda: None),
         make_view(front, own=plan),
         replace(rivals, plans=tuple),
-        make_view(inputs),
+        make_view(ckptplan.sensitivity(plan=plan, progress=progress)),
     ]
 
 

@@ -39,10 +39,12 @@ from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.axes import MOST_POINTS, Grid, Value, make_grid
 from ckptplan.studies.shards import Shard
-from ckptplan.studies.workers import ALONE_SECONDS, WorkerPool, count_cores, count_workers, map_in_order
+from ckptplan.studies.workers import WorkerPool, count_cores, count_workers, map_in_order
 from ckptplan.units import format_things
 from ckptplan.version import __version__
 
+#: Seconds of work in this process before it starts worker processes.
+_ALONE_SECONDS = 0.25
 #: Seconds of work in a block, and the most rows of a block.
 _BLOCK_SECONDS, _MOST_ROWS = 1.0, 2048
 #: How many values of each axis, and how many corners of the grid, are checked before a sweep begins.
@@ -296,28 +298,32 @@ def iterate_rows(
     """Yield lists of rows in grid order, from row ``start``.
 
     The executor plans the rows. Without one, ``jobs`` processes of this machine do, None for one on each core.
-    They start after a quarter of a second of work in this process. With one job, this process plans all rows.
-    Raises CkptplanError if a block fails three times.
+    They start after a quarter of a second of work in this process, since they do not pay for less. With one
+    job, this process plans all rows. Raises CkptplanError if a block fails three times.
     """
     cores = count_cores() if jobs is None else jobs
-    if executor is None and cores < 2:
-        yield from (sweep.block(place, place + 1).plan()[0] for place in range(start, len(sweep)))
-        return
+    done, began = start, time.perf_counter()
     # The seconds that a row took when last measured; None before that.
     per_row: float | None = None
-    own = WorkerPool(cores, alone_seconds=ALONE_SECONDS) if executor is None else nullcontext(executor)
-    with own as pool:
+    while (
+        executor is None and done < len(sweep) and (cores < 2 or time.perf_counter() - began < _ALONE_SECONDS)
+    ):
+        yield sweep.block(done, done + 1).plan()[0]
+        done += 1
+        per_row = (time.perf_counter() - began) / (done - start)
+    if done == len(sweep):
+        return
+    with nullcontext(executor) if executor is not None else WorkerPool(cores) as pool:
         workers = count_workers(pool)
 
         def cut() -> Iterator[Block]:
             """Yield blocks of about a second. The last ones are smaller, so that all workers end together."""
-            first, most = start, 1
-            while (left := len(sweep) - first) > 0:
-                if per_row is not None:
-                    most = min(_MOST_ROWS, 2 * most, int(_BLOCK_SECONDS / max(per_row, 1e-9)))
-                end = first + max(1, min(most, left // (2 * workers)))
-                yield sweep.block(first, end)
-                first = end
+            start = done
+            while (left := len(sweep) - start) > 0:
+                most = 1 if per_row is None else min(_MOST_ROWS, int(_BLOCK_SECONDS / max(per_row, 1e-9)))
+                stop = start + max(1, min(most, left // (2 * workers)))
+                yield sweep.block(start, stop)
+                start = stop
 
         for rows, seconds in map_in_order(Block.plan, cut(), executor=pool):
             per_row = seconds / len(rows)

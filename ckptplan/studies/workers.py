@@ -39,10 +39,7 @@ _TRIES = 3
 #: Seconds between two checks whether a scheduler still answers.
 _LOOK_SECONDS = 10.0
 #: Seconds to wait for a scheduler without a worker. Clusters that start machines on demand take that long.
-_PATIENCE_SECONDS = 300.0
-#: Workers of this machine start after so many seconds of work without them, since they do not pay for less.
-ALONE_SECONDS = 0.25
-_STUDY_WORKERS = 4
+_ALONE_SECONDS = 300.0
 _log = logging.getLogger("ckptplan.studies")
 #: The signals that ask one process to end, and whether this system can block signals.
 _REQUESTS = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
@@ -123,10 +120,8 @@ def map_in_order(
             # A request to a scheduler takes as long as several rows.
             if time.monotonic() - checked_at > _LOOK_SECONDS:
                 workers, checked_at = count_workers(executor), time.monotonic()
-            for item in islice(source, max(0, _AHEAD * workers - len(waiting))):
-                waiting.append((item, _submit(executor, work, item)))
-                if waiting[0][1].done():
-                    break
+            room = _AHEAD * workers - len(waiting)
+            waiting += ((item, _submit(executor, work, item)) for item in islice(source, max(0, room)))
             if not waiting:
                 return
             item, future = waiting.popleft()
@@ -163,7 +158,7 @@ def _wait_for(future: Future[Any], executor: Executor) -> None:
         if alone_since is None:
             alone_since = now
             _log.warning("the scheduler %s has no worker; waiting for one", scheduler)
-        elif now - alone_since >= _PATIENCE_SECONDS:
+        elif now - alone_since >= _ALONE_SECONDS:
             raise CkptplanError(
                 f"the scheduler {scheduler} has had no worker for {now - alone_since:.0f} s; "
                 f"`dask worker {scheduler}` starts one"
@@ -204,34 +199,15 @@ class WorkerPool(Executor):
 
     They are started with 'spawn', so that they behave the same on every system. If a worker dies, new workers
     start with the next task.
-
-    Arguments:
-        workers: the number of processes.
-        alone_seconds: the seconds of work that this process does before workers start. If it is not zero, a
-            pool of one worker does all the work in this process.
     """
 
-    def __init__(self, workers: int, *, alone_seconds: float = 0.0) -> None:
+    def __init__(self, workers: int) -> None:
         self._max_workers = workers
-        self._seconds_left = math.inf if alone_seconds and workers < 2 else alone_seconds
         self._watched, self._held = get_context("spawn").Pipe(duplex=False)
         self._pool: ProcessPoolExecutor | None = None
 
-    @classmethod
-    def for_study(cls) -> WorkerPool:
-        """Return a pool for a study of some seconds. Its processes are few, as each takes 60 MB."""
-        return cls(min(count_cores(), _STUDY_WORKERS), alone_seconds=ALONE_SECONDS)
-
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """Run a function in a worker, or in this process."""
-        if self._seconds_left > 0:
-            began, future = time.perf_counter(), Future[Result]()
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except Exception as error:
-                future.set_exception(error)
-            self._seconds_left -= time.perf_counter() - began
-            return future
+        """Run a function in a worker."""
         with _start_safely():
             if self._pool is not None:
                 try:

@@ -183,7 +183,7 @@ def test_a_cluster_without_workers_is_told_and_given_up(
     import distributed
 
     monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(workers, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "_ALONE_SECONDS", 0.5)
     with dask_cluster(workers=0) as address, distributed.Client(address, timeout=120) as client:
         results = map_in_order(_square, range(9), executor=client.get_executor())
         with pytest.raises(CkptplanError, match=f"^the scheduler {re.escape(address)} has had no worker for"):
@@ -256,20 +256,6 @@ def test_rows_of_a_block_that_fails_are_named() -> None:
 def _sleep(seconds: float) -> int:
     time.sleep(seconds)
     return 0
-
-
-def _process_id(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
-
-
-@pytest.mark.parametrize(("workers", "helps"), [(1, False), (2, True)])
-def test_workers_start_only_once_there_is_enough_work(workers: int, helps: bool) -> None:
-    """With one worker they never start, as this process does the work as quickly."""
-    with WorkerPool(workers, alone_seconds=0.1) as executor:
-        processes = list(map_in_order(_process_id, [0.0, 0.2, 0.0], executor=executor))
-    assert processes[:2] == [os.getpid()] * 2
-    assert (processes[2] != os.getpid()) == helps
 
 
 def test_programs_that_the_caller_starts_keep_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
