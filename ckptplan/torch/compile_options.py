@@ -11,9 +11,9 @@ from ckptplan.errors import InputError, quote_value
 #: Called with a name and None when a compilation begins, and with the name and its seconds when it ends.
 CompileProgress: TypeAlias = Callable[[str, float | None], None]
 _ACCEPTED = "True, False, the steps of a piece as a whole number from 1, or ckptplan.torch.Compile(...)"
-#: CUDA graphs of the kernels that steps as written run.
+#: The mode that records the kernels of uncompiled steps as CUDA graphs.
 CUDA_GRAPHS = "cudagraphs"
-#: Modes of PyTorch's compiler that make sense for pieces, and one without new kernels.
+#: The modes of PyTorch's compiler that make sense for pieces, and the mode that compiles nothing.
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", CUDA_GRAPHS)
 
 

@@ -105,7 +105,10 @@ class Space:
 
     @property
     def loss_bytes(self) -> int:
-        """The bytes besides states and tapes while the caller computes a mean of squares of the outputs."""
+        """The bytes that the call and the caller's loss take besides states and tapes.
+
+        The loss is assumed to be a mean of squares of the outputs.
+        """
         return self.kept_bytes + MADE_OF_OUTPUTS * self.output_bytes
 
     def find_excess(self, plan: Plan) -> int:

@@ -163,9 +163,9 @@ class LimitedCall:
         return self.tried.call.inputs.steps
 
     def choose(self, *, surveys: bool = True) -> None:
-        """Choose the plan. Measure all steps before the limit is refused, if it ``surveys``. Raises InputError.
+        """Choose the plan. Raises InputError if no plan fits.
 
-        A survey may exceed the limit.
+        With ``surveys``, all steps are measured before the limit is refused, which may exceed the limit.
         """
         try:
             self.plan = choose_plan(self.sizes, self._steps, self.space)

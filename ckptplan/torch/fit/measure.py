@@ -150,8 +150,8 @@ class Probe:
     def _begin(self) -> None:
         self._meter = self._make_meter()
         self._before = 0
-        #: After each action: its peak bytes, how many more later steps take, the bytes of checkpoints, and the
-        #: number of recorded steps.
+        #: After each action: its peak bytes, the bytes that later steps take in addition, the bytes of
+        #: checkpoints, and the number of recorded steps.
         self._noted: list[tuple[int, int, int, int]] = []
         self._states: list[int] = [1]
         #: The bytes of the gradients of the state, None before the first Backward, and those of all its parts.
@@ -205,7 +205,8 @@ class Probe:
             self._shifted = 0
         elif isinstance(action, Backward):
             lacking = 0 if self._gradients is None else max(0, self._all_gradients - self._gradients)
-            self._gradients = count_bytes(one for one in run.steps.state_gradients if one is not None)
+            gradients = (gradient for gradient in run.steps.state_gradients if gradient is not None)
+            self._gradients = count_bytes(gradients)
             return self._shifted + lacking
         return self._shifted
 
